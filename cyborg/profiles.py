@@ -180,7 +180,7 @@ def replace_profile(
 ) -> models.DeviceProfile:
     """Replace the fields of a profile by valid ones. ARQs made from it do not change.
 
-    What is ``extra`` stays as it is if it is None, and whether the profile is enabled.
+    Whether it is enabled stays as it is.
 
     :raises NotFound: there is no such profile
     :raises Conflict: another profile has that name
@@ -194,8 +194,7 @@ def replace_profile(
                 raise errors.Conflict(f"A device_profile with name {name} already exists.")
             profile.name, profile.groups, profile.description = name, groups, description
             profile.visibility, profile.updated_at = visibility, models.utcnow()
-            if extra is not None:
-                profile.extra = dict(extra) or None
+            profile.extra = dict(extra) if extra else None
             kept = {shared.project_id: shared for shared in profile.projects}
             profile.projects = [
                 kept.get(project) or models.DeviceProfileProject(project_id=project)

@@ -9,14 +9,14 @@
 ask() {
     curl --silent --show-error --fail-with-body --max-time "${LONGEST:-90}" --request "$1" "$CYBORG/v2$2" \
         --header "X-Auth-Token: ${TOKEN:-}" --header "Content-Type: application/json" \
-        --header "OpenStack-API-Version: accelerator 2.23" ${3:+--data "$3"}
+        --header "OpenStack-API-Version: accelerator 2.4" ${3:+--data "$3"}
 }
 
 # status_of METHOD PATH: prints the status of the answer; 000 if there is none.
 status_of() {
     curl --silent --output /dev/null --write-out '%{http_code}' --max-time 15 --request "$1" \
         "$CYBORG/v2$2" --header "X-Auth-Token: ${TOKEN:-}" \
-        --header "OpenStack-API-Version: accelerator 2.23" || true
+        --header "OpenStack-API-Version: accelerator 2.4" || true
 }
 
 # state_of ANSWER: the state of the allocation.

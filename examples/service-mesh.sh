@@ -23,7 +23,7 @@ body='{"consumer": {"uuid": "'"$uuid"'", "type": "MESH"}, "lease_seconds": '"$le
 is_gone() {
     code=$(curl --silent --max-time "$LONGEST" --output "$file.answer" --write-out '%{http_code}' \
         --header "X-Auth-Token: ${TOKEN:-}" \
-        --header "OpenStack-API-Version: accelerator 2.23" "$CYBORG/v2/allocations/$uuid")
+        --header "OpenStack-API-Version: accelerator 2.4" "$CYBORG/v2/allocations/$uuid")
     state=$(state_of "$(cat "$file.answer")")
     rm -f "$file.answer"
     [ "$code" = 404 ] || [ "$state" = Failed ]

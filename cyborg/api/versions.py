@@ -29,67 +29,8 @@ MIN = Version(2, 0)
 ARQ_PROJECT = Version(2, 1)
 PROFILE_BY_NAME = Version(2, 2)
 DEVICE_STATUS = Version(2, 3)
-#: Pages and filters on every list, errors as JSON, uuids instead of numbers of rows.
-REGULAR = Version(2, 4)
-#: Device profiles can be changed, and be private to some projects.
-PROFILE_VISIBILITY = Version(2, 5)
-#: Which services are up, and the removal of dead hosts.
-SERVICES = Version(2, 6)
-#: Devices say whether they are healthy, and attributes have types.
-FACTS = Version(2, 7)
-#: Operations that program deployables, and what a deployable runs.
-PROGRAMMING = Version(2, 8)
-#: Pools of functions that are programmed ahead of demand, and candidates in order of preference.
-FUNCTION_POOLS = Version(2, 9)
-#: Operations can be cancelled, and removals say what they cannot exclude.
-CANCELLATION = Version(2, 10)
-#: Who had which accelerator when, and what happened to devices.
-HISTORY = Version(2, 11)
-#: Reasons of disabled devices, and hosts that are drained.
-DRAIN = Version(2, 12)
-#: What projects use and have used.
-USAGES = Version(2, 13)
-#: Deployables say why nothing of them is given out.
-WITHHELD = Version(2, 14)
-#: Services say how many devices a host has, and how many accelerators nobody offers.
-HOST_COUNTS = Version(2, 15)
-#: Profiles can be disabled, described at length and counted, and attributes made many at a time.
-PROFILE_STATE = Version(2, 16)
-#: Devices and hosts can be kept from all but the profiles that tolerate it.
-TAINTS = Version(2, 17)
-#: A forced release has a reason, which the history keeps.
-RELEASE_REASON = Version(2, 18)
-#: Device profiles warn of what may fail.
-PROFILE_WARNINGS = Version(2, 19)
-#: Candidates say which of them are equally good.
-CANDIDATE_RANK = Version(2, 20)
-#: Groups of device profiles may have standard traits.
-STANDARD_TRAITS = Version(2, 21)
-#: Attach handles with their states, and cleaning in the history.
-ATTACH_HANDLES = Version(2, 22)
-#: One request gives a consumer, of whatever kind, all that it needs.
-ALLOCATIONS = Version(2, 23)
-#: Deployables are given another layout.
-LAYOUTS = Version(2, 24)
-#: Keys of hosts, with which they sign their messages.
-HOST_KEYS = Version(2, 25)
-#: Devices show their address on the host.
-ADDRESSES = Version(2, 26)
-#: Hosts say which of their cards are being programmed, and removals have a reason.
-HOST_OPERATIONS = Version(2, 27)
-#: A part of an allocation can name the provider that is to serve it.
-NAMED_PROVIDER = Version(2, 28)
-#: Devices say who manages their host: its agent, or Ironic.
-MANAGED_BY = Version(2, 29)
-#: Who enrols the key of a host says which node it has.
-HOST_NODE = Version(2, 30)
-#: Consumers on other hosts: under which name they connect, and with which key.
-REMOTE_CONSUMERS = Version(2, 31)
-#: Usages say since when they are whole, and owners see whether what they have is healthy.
-USAGES_SINCE = HEALTH = Version(2, 32)
-#: Device profiles say whether they fit a device, and candidates why there are none.
-PROFILE_FITS = USAGES_SINCE
-MAX = USAGES_SINCE
+#: All that 18.0.0 brings.
+REGULAR = MAX = Version(2, 4)
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

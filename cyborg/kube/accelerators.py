@@ -16,10 +16,7 @@ from cyborg.common import errors
 from cyborg.peers import answers, clients
 
 GROUP = "kube"
-#: The first microversion in which an allocation can name a provider.
-MICROVERSION = "2.28"
-#: The first microversion in which deployables can be listed by their host.
-DEPLOYABLES_BY_HOST = "2.31"
+_MICROVERSION = "2.4"
 #: What each consumer of ours is, with the name of its host as name.
 CONSUMER_TYPE = "KUBERNETES"
 
@@ -30,15 +27,8 @@ class Refused(errors.CyborgError):
     """Cyborg, or Keystone, did not do what was asked, or cannot be reached."""
 
 
-class TooOld(Refused):
-    """The API that has answered does not serve that microversion."""
-
-
 class Api:
-    """The accelerator API. What needs a newer microversion than the rest says so.
-
-    So nodes may be upgraded before the API, and what pods have is renewed and given back meanwhile.
-    """
+    """The accelerator API."""
 
     def __init__(self, conf: cfg.ConfigOpts, until: float | None = None) -> None:
         self._conf = conf
@@ -71,19 +61,14 @@ class Api:
         found: _Document = answers.document(answer, dict)
         return found
 
-    def rows(
-        self, collection: str, *, since: str = MICROVERSION, **query: str
-    ) -> Iterator[_Document]:
+    def rows(self, collection: str, **query: str) -> Iterator[_Document]:
         """Every row of a collection, page after page.
 
-        :raises TooOld: the API does not serve the microversion ``since``
         :raises Refused: it cannot be read
         """
         more = True
         while more:
-            answer = self._send("GET", f"/{collection}", query=query, microversion=since)
-            if answer.status_code == HTTPStatus.NOT_ACCEPTABLE:
-                raise TooOld(f"The accelerator API does not serve microversion {since}.")
+            answer = self._send("GET", f"/{collection}", query=query)
             if answer.status_code >= HTTPStatus.BAD_REQUEST:
                 raise _refusal(answer)
             document = answers.document(answer, {collection: [{"uuid": str}]})
@@ -108,14 +93,13 @@ class Api:
         path: str,
         body: object = None,
         query: Mapping[str, str] | None = None,
-        microversion: str = MICROVERSION,
     ) -> requests.Response:
         options: dict[str, Any] = {"raise_exc": False} | ({} if body is None else {"json": body})
         left = None if self._until is None else self._until - time.monotonic()
         try:
             with answers.within(left):
                 return clients.proxy(self._conf, GROUP).request(
-                    path, method, params=query, microversion=microversion, **options
+                    path, method, params=query, microversion=_MICROVERSION, **options
                 )
         except ka_exc.ClientException as exc:
             raise Refused(f"The accelerator API cannot be used: {exc}") from exc

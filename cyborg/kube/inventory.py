@@ -8,7 +8,7 @@ Cyborg gives it to no consumer that does not tolerate taints, so not to Nova's s
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +92,7 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> Inventory:
         return Inventory(hostname=hostname, parts=())
     held = _held_by_others(conf, api, hostname)
     parts: dict[str, list[_Row]] = {device["uuid"]: [] for device in devices}
-    for part in _deployables(api, hostname, parts):
+    for part in api.rows("deployables", hostname=hostname):
         if part["num_accelerators"] and part["device_uuid"] in parts:
             parts[part["device_uuid"]].append(part)
     return Inventory(
@@ -103,19 +103,6 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> Inventory:
             for part in parts[device["uuid"]]
         ),
     )
-
-
-def _deployables(
-    api: accelerators.Api, hostname: str, devices: Iterable[str]
-) -> Iterator[_Row]:
-    """The deployables of a host, or at least those of these devices."""
-    try:
-        yield from api.rows(
-            "deployables", since=accelerators.DEPLOYABLES_BY_HOST, hostname=hostname
-        )
-    except accelerators.TooOld:
-        for device in devices:
-            yield from api.rows("deployables", device_uuid=device)
 
 
 def own_allocations(conf: cfg.ConfigOpts, api: accelerators.Api) -> Iterator[_Row]:

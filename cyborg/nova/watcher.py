@@ -29,7 +29,7 @@ EVENT = "compute_task.build_instances.error"
 #: What nova-scheduler raises if no host has room, as it arrives in nova-conductor.
 NO_VALID_HOST = ("NoValidHost", "NoValidHost_Remote")
 #: The first microversion with misses.
-_MICROVERSION = "2.9"
+_MICROVERSION = "2.4"
 _CLOSE_GRACE = 2.0
 
 

@@ -31,8 +31,7 @@ CONF = nova.conf.CONF
 GROUP = "cyborg_weigher"
 #: Nova's groups: how the API is reached, and the user that asks.
 _ENDPOINT, _USER = "cyborg", "service_user"
-#: The first microversion in which candidates have a rank.
-_MICROVERSION = "2.20"
+_MICROVERSION = "2.4"
 #: How Nova calls the groups of a flavor's device profile, before their numbers.
 _GROUP = "device_profile_"
 #: The attribute in which a request spec keeps the order of the server that it is for.

@@ -28,8 +28,8 @@ class List(command.Lister):
         "updated_at",
     )
     filters: ClassVar = {
-        "state": ("Only requests in this state", "2.4"),
-        "hostname": ("Only requests bound to this host", "2.4"),
+        "state": "Only requests in this state",
+        "hostname": "Only requests bound to this host",
     }
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ class List(command.Lister):
             "all_projects": parsed.all_projects,
         }
         if any(query.values()):
-            api.need("2.4")
+            api.need()
         return {**query, "instance": parsed.server and api.server_uuid(parsed.server)}
 
 
@@ -85,9 +85,8 @@ class Release(removals.Removal):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Free it."""
-        self.api.need("2.6")
+        self.api.need()
         path = f"/accelerator_requests/{parsed_args.accelerator_request}/release"
         if parsed_args.reason is None:
             return self.remove(parsed_args, "POST", path)
-        self.api.need("2.18")
         return self.remove(parsed_args, "POST", path, {"reason": parsed_args.reason})

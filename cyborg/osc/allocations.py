@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from cyborg.osc import command
 
-_SINCE = "2.23"
 #: How an argument may name a consumer.
 _WHO = "Uuid, or name if no other consumer has it"
 
@@ -18,7 +17,7 @@ class List(command.Lister):
     """List the allocations of consumers that are no servers."""
 
     collection = "allocations"
-    since = _SINCE
+    is_new = True
     short = ("uuid", "consumer", "state", "hosts", "lease_ends_at")
     rest = (
         "state_reason",
@@ -30,9 +29,9 @@ class List(command.Lister):
         "updated_at",
     )
     filters: ClassVar = {
-        "state": ("Only allocations in this state", _SINCE),
-        "consumer_type": ("Only those of consumers of this type", _SINCE),
-        "consumer_name": ("Only those of consumers of this name", _SINCE),
+        "state": "Only allocations in this state",
+        "consumer_type": "Only those of consumers of this type",
+        "consumer_name": "Only those of consumers of this name",
     }
 
 
@@ -76,7 +75,7 @@ class Create(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Allocate it."""
-        self.api.need(_SINCE)
+        self.api.need()
         given = {
             name: getattr(parsed_args, name)
             for name in ("hosts", "placing", "lease_seconds", "dry_run")

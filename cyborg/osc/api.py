@@ -15,7 +15,7 @@ from openstack import utils as sdk_utils
 from osc_lib import exceptions
 
 #: The newest microversion that these commands know.
-NEWEST = "2.32"
+NEWEST = "2.4"
 
 Row = dict[str, Any]
 
@@ -31,22 +31,22 @@ class Api:
             self._proxy, NEWEST
         )
 
-    def has(self, microversion: str) -> bool:
-        """Whether requests are sent at this microversion, or at a newer one."""
+    def has_all(self) -> bool:
+        """Whether requests are sent at the newest microversion, or at a newer one."""
         used = discover.normalize_version_number(self.microversion or "2.0")
-        return bool(used >= discover.normalize_version_number(microversion))
+        return bool(used >= discover.normalize_version_number(NEWEST))
 
-    def need(self, microversion: str) -> None:
-        """Check that the server and the user permit this microversion.
+    def need(self) -> None:
+        """Check that the server and the user permit the newest microversion.
 
         :raises CommandError: one of them does not
         """
-        if not self.has(microversion):
+        if not self.has_all():
             if self.microversion is None:
                 # It has not said what it serves, which has other reasons than its age.
                 self.call("GET", "/")
             raise exceptions.CommandError(
-                f"This needs microversion {microversion} of the accelerator API, and "
+                f"This needs microversion {NEWEST} of the accelerator API, and "
                 f"{self.microversion or '2.0'} is used. Leave out --os-accelerator-api-version, or "
                 "ask your administrator for a newer server."
             )
@@ -98,7 +98,7 @@ class Api:
         if is_uuid(text):
             found: Row = self.call("GET", f"/deployables/{text}")
             return found
-        self.need("2.4")
+        self.need()
         for row in self.list("deployables", {"name": text}):
             return row
         raise exceptions.CommandError(f"No deployable has the uuid or the name '{text}'.")
@@ -122,7 +122,7 @@ class Api:
 
         :raises CommandError: there is none
         """
-        self.need("2.9")
+        self.need()
         if is_uuid(text):
             found: Row = self.call("GET", f"/function_pools/{text}")
             return found
@@ -135,7 +135,7 @@ class Api:
 
         :raises CommandError: there is none, or there are several
         """
-        self.need("2.23")
+        self.need()
         if is_uuid(text):
             return text
         found = list(self.list("allocations", {"consumer_name": text, "limit": 2}))

@@ -16,7 +16,7 @@ class List(command.Lister):
     """
 
     collection = "attach_handles"
-    since = "2.22"
+    is_new = True
     short = ("uuid", "hostname", "attach_handle_info", "state", "instance_uuid", "state_reason")
     rest = (
         "attach_handle_type",
@@ -29,8 +29,8 @@ class List(command.Lister):
         "updated_at",
     )
     filters: ClassVar = {
-        "state": ("Only handles in this state", since),
-        "hostname": ("Only handles of this host", since),
+        "state": "Only handles in this state",
+        "hostname": "Only handles of this host",
     }
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -16,9 +16,10 @@ class List(command.Lister):
     short = ("uuid", "deployable_id", "key", "value")
     rest = ("deployable_uuid", "created_at", "updated_at")
     filters: ClassVar = {
-        "key": ("Only attributes of this key", "2.0"),
-        "value": ("Only attributes of this value", "2.7"),
+        "key": "Only attributes of this key",
+        "value": "Only attributes of this value",
     }
+    old_filters = frozenset({"key"})
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the filter that takes a name."""
@@ -28,7 +29,7 @@ class List(command.Lister):
         """The uuid of what is named."""
         if parsed.deployable is None:
             return {}
-        self.api.need("2.4")
+        self.api.need()
         return {"deployable_uuid": self.api.deployable(parsed.deployable)["uuid"]}
 
 
@@ -52,10 +53,10 @@ class Create(command.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Make it."""
         if parsed_args.also:
-            self.api.need("2.16")
+            self.api.need()
         body = {"key": parsed_args.key, "value": parsed_args.value}
         deployable: str = parsed_args.deployable
-        if deployable.isdecimal() or not self.api.has("2.4"):
+        if deployable.isdecimal() or not self.api.has_all():
             body["deployable_id"] = deployable
         else:
             body["deployable_uuid"] = self.api.deployable(deployable)["uuid"]

@@ -118,12 +118,14 @@ class Lister(Command, _Fitted):
     collection: ClassVar[str]
     #: The key of the rows in an answer, if it is not the collection.
     key: ClassVar[str | None] = None
-    #: The oldest microversion that has the collection.
-    since: ClassVar[str] = "2.0"
+    #: Whether only the newest microversion has the collection.
+    is_new: ClassVar[bool] = False
     short: ClassVar[tuple[str, ...]]
     rest: ClassVar[tuple[str, ...]] = ()
-    #: Options that are sent as they are given: the field, its help, and the microversion it needs.
-    filters: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    #: Options that are sent as they are given: the field, and its help.
+    filters: ClassVar[Mapping[str, str]] = {}
+    #: Those of them that every microversion has.
+    old_filters: ClassVar[frozenset[str]] = frozenset()
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The parser of the command line."""
@@ -132,7 +134,7 @@ class Lister(Command, _Fitted):
         parser.add_argument("--long", action="store_true", help="List additional fields")
         parser.add_argument("--limit", type=int, metavar="<count>", help="List at most so many")
         parser.add_argument("--marker", metavar="<uuid>", help="List what follows this one")
-        for name, (text, _since) in self.filters.items():
+        for name, text in self.filters.items():
             parser.add_argument(option(name), metavar=f"<{option(name)[2:]}>", help=text)
         self.add_arguments(parser)
         return parser
@@ -146,11 +148,10 @@ class Lister(Command, _Fitted):
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         """List."""
-        self.api.need(self.since)
         wanted = {name: getattr(parsed_args, name) for name in ("limit", "marker", *self.filters)}
         given = {name for name, value in wanted.items() if value is not None}
-        for name in given:
-            self.api.need(self.filters.get(name, ("", "2.4"))[1])
+        if self.is_new or given - self.old_filters:
+            self.api.need()
         rows = self.api.list(self.collection, {**wanted, **self.query(parsed_args)}, self.key)
         return self.table(parsed_args, rows)
 

@@ -30,8 +30,8 @@ class List(command.Lister):
         "updated_at",
     )
     filters: ClassVar = {
-        "name": ("Only the deployable of this name", "2.4"),
-        "driver_name": ("Only deployables of this driver", "2.4"),
+        "name": "Only the deployable of this name",
+        "driver_name": "Only deployables of this driver",
     }
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ class List(command.Lister):
         """The uuid of what is named."""
         if parsed.device is None:
             return {}
-        self.api.need("2.4")
+        self.api.need()
         return {"device_uuid": self.api.device_uuid(parsed.device)}
 
 
@@ -94,7 +94,7 @@ class Program(command.ShowOne):
             )
         if parsed_args.old_image is not None:
             return self._program(parsed_args.deployable, parsed_args.old_image)
-        self.api.need("2.8" if parsed_args.layout is None else "2.24")
+        self.api.need()
         uuid = self.api.deployable(parsed_args.deployable)["uuid"]
         operation: Row = self.api.call(
             "POST", f"/deployables/{uuid}/program", body=_program(parsed_args)

@@ -14,8 +14,7 @@ from cyborg.osc import command
 from cyborg.osc.api import Row
 
 #: What a request says of a profile.
-_SENT = ("name", "description", "groups", "visibility", "projects")
-_STATE = "2.16"
+_SENT = ("name", "description", "groups", "visibility", "projects", "extra")
 
 
 class List(command.Lister):
@@ -25,10 +24,11 @@ class List(command.Lister):
     short = ("uuid", "name", "groups", "description", "fits")
     rest = ("visibility", "projects", "enabled", "extra", "in_use", "created_at", "updated_at")
     filters: ClassVar = {
-        "name": ("Only the profiles of these names, separated by commas", "2.0"),
-        "visibility": ("Only public or only private profiles", "2.5"),
-        "enabled": ("Only the profiles that are enabled, or are not (true or false)", _STATE),
+        "name": "Only the profiles of these names, separated by commas",
+        "visibility": "Only public or only private profiles",
+        "enabled": "Only the profiles that are enabled, or are not (true or false)",
     }
+    old_filters = frozenset({"name"})
 
 
 class Show(command.ShowOne):
@@ -70,13 +70,13 @@ class Create(command.ShowOne):
         if parsed_args.description is not None:
             body["description"] = parsed_args.description
         if parsed_args.private or parsed_args.projects:
-            self.api.need("2.5")
+            self.api.need()
             projects = [self.api.project_id(text) for text in parsed_args.projects or ()]
             body |= {"visibility": "private", "projects": projects}
         if parsed_args.extra:
-            self.api.need(_STATE)
+            self.api.need()
             body["extra"] = dict(parsed_args.extra)
-        sent = body if self.api.has("2.4") else [body]
+        sent = body if self.api.has_all() else [body]
         return command.fields(self.api.call("POST", "/device_profiles", body=sent))
 
 
@@ -117,7 +117,7 @@ class Set(command.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Change it."""
         if parsed_args.state is not None:
-            self.api.need(_STATE)
+            self.api.need()
             path = f"/device_profiles/{parsed_args.device_profile}/{parsed_args.state}"
             self.api.call("POST", path)
         body = _present(self, parsed_args.device_profile)
@@ -128,7 +128,7 @@ class Set(command.ShowOne):
         kept = body["projects"] if body["visibility"] == "private" else []
         body["projects"] = [*kept, *added]
         if parsed_args.extra:
-            self.api.need(_STATE)
+            self.api.need()
             body["extra"] = {**body["extra"], **dict(parsed_args.extra)}
         return _replace(self, parsed_args.device_profile, body)
 
@@ -157,7 +157,7 @@ class Unset(command.ShowOne):
         if parsed_args.description:
             body["description"] = None
         for name in parsed_args.extra or ():
-            self.api.need(_STATE)
+            self.api.need()
             body["extra"].pop(name, None)
         return _replace(self, parsed_args.device_profile, body)
 
@@ -195,7 +195,7 @@ class Candidates(command.Table):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """List them, one line for each group."""
-        self.api.need("2.9")
+        self.api.need()
         answer = self.api.call(
             "GET",
             f"/device_profiles/{parsed_args.device_profile}/candidates",
@@ -215,10 +215,9 @@ class Candidates(command.Table):
 
 def _present(show: command.ShowOne, text: str) -> Row:
     """The profile as a request to replace it says it."""
-    show.api.need("2.5")
+    show.api.need()
     profile: Row = show.api.call("GET", f"/device_profiles/{text}")
-    body = {name: profile.get(name, []) for name in _SENT}
-    return body | ({"extra": profile["extra"]} if show.api.has(_STATE) else {})
+    return {name: profile.get(name, []) for name in _SENT}
 
 
 def _replace(show: command.ShowOne, text: str, body: Row) -> command.Shown:

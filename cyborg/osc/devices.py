@@ -30,15 +30,16 @@ class List(command.Lister):
         "updated_at",
     )
     filters: ClassVar = {
-        "type": ("Only devices of this type", "2.0"),
-        "vendor": ("Only devices of this vendor", "2.0"),
-        "hostname": ("Only devices of this host", "2.0"),
-        "model": ("Only devices of this model", "2.4"),
-        "status": ("Only devices of this status", "2.4"),
-        "tainted": ("Only devices that are tainted, or are not (true or false)", "2.17"),
-        "health": ("Only devices that are healthy or unhealthy", "2.7"),
-        "managed_by": ("Only devices of hosts with an agent, or of ironic's without", "2.29"),
+        "type": "Only devices of this type",
+        "vendor": "Only devices of this vendor",
+        "hostname": "Only devices of this host",
+        "model": "Only devices of this model",
+        "status": "Only devices of this status",
+        "tainted": "Only devices that are tainted, or are not (true or false)",
+        "health": "Only devices that are healthy or unhealthy",
+        "managed_by": "Only devices of hosts with an agent, or of ironic's without",
     }
+    old_filters = frozenset({"type", "vendor", "hostname"})
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the filter that has no value."""
@@ -47,7 +48,7 @@ class List(command.Lister):
     def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
         """Whether they are missing."""
         if parsed.missing is not None:
-            self.api.need("2.7")
+            self.api.need()
         return {"missing": parsed.missing}
 
 
@@ -97,12 +98,10 @@ class Set(command.Command):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Do it."""
         action, reason = parsed_args.action, parsed_args.reason
-        if reason is not None:
-            self.api.need("2.12")
-            if action not in {"disable", "taint"}:
-                raise exceptions.CommandError("Give --reason with --disable or --taint only.")
-        if action in {"taint", "untaint"}:
-            self.api.need("2.17")
+        if reason is not None or action in {"taint", "untaint"}:
+            self.api.need()
+        if reason is not None and action not in {"disable", "taint"}:
+            raise exceptions.CommandError("Give --reason with --disable or --taint only.")
         body = None if reason is None else {"reason": reason}
         for uuid in [self.api.device_uuid(text) for text in parsed_args.devices]:
             self.api.call("POST", f"/devices/{uuid}/{action}", body=body)
@@ -141,6 +140,6 @@ class Delete(removals.Removal):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Remove it."""
-        self.api.need("2.6")
+        self.api.need()
         uuid = self.api.device_uuid(parsed_args.device)
         return self.remove(parsed_args, "DELETE", f"/devices/{uuid}")

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from cyborg.osc import command
 
-_SINCE = "2.9"
 #: What a request says of a pool.
 _SENT = (
     "name",
@@ -26,7 +25,7 @@ class List(command.Lister):
     """List function pools, and what there is of each."""
 
     collection = "function_pools"
-    since = _SINCE
+    is_new = True
     short = ("name", "function_id", "wanted", "ready", "used", "pending", "reason")
     rest = (
         "uuid",
@@ -43,8 +42,8 @@ class List(command.Lister):
         "updated_at",
     )
     filters: ClassVar = {
-        "name": ("Only the pool of this name", _SINCE),
-        "function_id": ("Only pools of this function", _SINCE),
+        "name": "Only the pool of this name",
+        "function_id": "Only pools of this function",
     }
 
 
@@ -52,14 +51,14 @@ class Misses(command.Lister):
     """List the pools of functions that were missed lately, and how many slots each."""
 
     collection = "function_pools"
-    since = _SINCE
+    is_new = True
     short = ("name", "function_id", "misses", "wanted", "ready")
     rest = ("uuid",)
-    filters: ClassVar = {"function_id": ("Only misses of this function", _SINCE)}
+    filters: ClassVar = {"function_id": "Only misses of this function"}
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """List them."""
-        self.api.need(self.since)
+        self.api.need()
         query = {"function_id": parsed_args.function_id, "limit": parsed_args.limit}
         rows = self.api.list(self.collection, {**query, "marker": parsed_args.marker})
         return self.table(parsed_args, (row for row in rows if row["misses"]))
@@ -87,7 +86,7 @@ class Create(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Create it."""
-        self.api.need(_SINCE)
+        self.api.need()
         body = {"name": parsed_args.name, **self.given(parsed_args)}
         return command.fields(self.api.call("POST", "/function_pools", body=body))
 
@@ -153,7 +152,7 @@ class Miss(command.Table):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Report it, and list the pools that count it."""
-        self.api.need(_SINCE)
+        self.api.need()
         profile, function = parsed_args.device_profile, parsed_args.function_id
         body = {"device_profile_name": profile} if profile else {"function_id": function}
         found = self.api.call("POST", "/function_misses", body=body)["function_pools"]

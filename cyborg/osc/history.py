@@ -8,10 +8,6 @@ from typing import Any, ClassVar
 
 from cyborg.osc import command
 
-_USAGES = "2.13"
-#: What ended before a time that the answer names does not count.
-_SINCE = "2.32"
-
 
 class List(command.Lister):
     """List what happened to accelerators, oldest first.
@@ -20,7 +16,7 @@ class List(command.Lister):
     """
 
     collection = "history"
-    since = "2.11"
+    is_new = True
     short = ("started_at", "ended_at", "kind", "hostname", "instance_uuid", "reason")
     rest = (
         "uuid",
@@ -33,7 +29,7 @@ class List(command.Lister):
         "function_id",
         "actor",
     )
-    filters: ClassVar = {"kind": ("Only entries of this kind", since)}
+    filters: ClassVar = {"kind": "Only entries of this kind"}
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the filters that take a name."""
@@ -73,7 +69,7 @@ class Usages(command.Table):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """List them."""
-        self.api.need(_USAGES)
+        self.api.need()
         project = parsed_args.project
         query = {
             "start": parsed_args.start,
@@ -82,9 +78,6 @@ class Usages(command.Table):
             "all_projects": parsed_args.all_projects,
         }
         answer = self.api.call("GET", "/usages", query=query)
-        columns: tuple[str, ...] = ("project_id", "resource_class", "in_use", "hours")
-        rows = answer["usages"]
-        if self.api.has(_SINCE):
-            columns += ("known_since",)
-            rows = [{**row, "known_since": answer["known_since"]} for row in rows]
+        columns = ("project_id", "resource_class", "in_use", "hours", "known_since")
+        rows = [{**row, "known_since": answer["known_since"]} for row in answer["usages"]]
         return columns, [tuple(command.shown(row[name]) for name in columns) for row in rows]

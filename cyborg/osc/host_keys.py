@@ -8,8 +8,6 @@ import urllib.parse
 
 from cyborg.osc import command
 
-_SINCE = "2.25"
-_NODE_SINCE = "2.30"
 _COLUMNS = ("fingerprint", "state", "public_key", "used_at", "revoked_at", "created_at")
 
 
@@ -38,7 +36,7 @@ class Enroll(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Enrol it."""
-        self.api.need(_SINCE if parsed_args.node is None else _NODE_SINCE)
+        self.api.need()
         body = {"public_key": parsed_args.key}
         if parsed_args.node is not None:
             body["node"] = parsed_args.node
@@ -54,7 +52,7 @@ class List(command.Table):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """List them."""
-        self.api.need(_SINCE)
+        self.api.need()
         found = self.api.call("GET", _path(parsed_args.host))["keys"]
         return _COLUMNS, [tuple(command.shown(row[name]) for name in _COLUMNS) for row in found]
 
@@ -73,6 +71,6 @@ class Revoke(command.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Revoke it."""
-        self.api.need(_SINCE)
+        self.api.need()
         query = {"fingerprint": parsed_args.key}
         self.api.call("DELETE", _path(parsed_args.host), query=query)

@@ -14,7 +14,6 @@ from cliff import columns as cliff_columns
 from cyborg.osc import command
 from cyborg.osc.api import Api, Row
 
-_SINCE = "2.12"
 #: Seconds between two looks at a host that is drained.
 _POLL = 1
 
@@ -26,7 +25,7 @@ class _Host(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Ask, and show the host."""
-        self.api.need(_SINCE)
+        self.api.need()
         path = f"/hosts/{urllib.parse.quote(parsed_args.host, safe='')}"
         return _shown(self.ask(path, parsed_args))
 
@@ -82,7 +81,6 @@ class Taint(_Host):
 
     def ask(self, path: str, parsed: argparse.Namespace) -> Row:
         """The host afterwards."""
-        self.api.need("2.17")
         body = None if parsed.reason is None else {"reason": parsed.reason}
         host: Row = self.api.call("POST", f"{path}/taint", body=body)
         return host
@@ -93,7 +91,6 @@ class Untaint(_Host):
 
     def ask(self, path: str, parsed: argparse.Namespace) -> Row:
         """The host afterwards."""
-        self.api.need("2.17")
         host: Row = self.api.call("POST", f"{path}/untaint")
         return host
 
@@ -118,10 +115,9 @@ def _empty(api: Api, path: str, host: Row) -> Row:
 
 def _left(host: Row) -> str:
     """Who has something of a host, as the subject of a sentence; empty if nobody has."""
-    # Up to 2.26 nothing is said of operations.
     numbers = {
         "accelerator requests use": host["in_use"],
-        "operations program": host.get("programming", 0),
+        "operations program": host["programming"],
     }
     return " and ".join(f"{number} {what}" for what, number in numbers.items() if number)
 

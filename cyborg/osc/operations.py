@@ -14,7 +14,6 @@ from osc_lib import exceptions
 from cyborg.osc import command
 from cyborg.osc.api import Api, Row
 
-_SINCE = "2.8"
 #: Seconds between two looks at an operation.
 _POLL = 1
 
@@ -23,7 +22,7 @@ class List(command.Lister):
     """List the operations that program deployables."""
 
     collection = "operations"
-    since = _SINCE
+    is_new = True
     short = ("uuid", "state", "deployable_uuid", "created_at", "error")
     rest = (
         "image_uuid",
@@ -35,7 +34,7 @@ class List(command.Lister):
         "history",
         "ended_at",
     )
-    filters: ClassVar = {"state": ("Only operations in this state", _SINCE)}
+    filters: ClassVar = {"state": "Only operations in this state"}
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the filters that take a name."""
@@ -61,7 +60,7 @@ class Show(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Show it."""
-        self.api.need(_SINCE)
+        self.api.need()
         if parsed_args.wait:
             return shown(wait(self.api, parsed_args.operation))
         return shown(self.api.call("GET", f"/operations/{parsed_args.operation}"))
@@ -78,7 +77,7 @@ class Cancel(command.Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Cancel them."""
-        self.api.need("2.10")
+        self.api.need()
         for uuid in parsed_args.operations:
             self.api.call("DELETE", f"/operations/{uuid}")
 

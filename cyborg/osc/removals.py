@@ -32,7 +32,6 @@ class Removal(command.Table):
         """Ask for it, and list what was given up."""
         query: dict[str, Any] = {"force": True} if parsed.force else {}
         if method == "DELETE" and parsed.reason is not None:
-            self.api.need("2.27")
             query["reason"] = parsed.reason
         given_up: dict[str, Any] = self.api.call(method, path, query=query, body=body)["given_up"]
         rows = [("device", uuid, "") for uuid in given_up["devices"]]

@@ -11,20 +11,18 @@ from osc_lib import exceptions
 from cyborg.osc import command, removals
 from cyborg.osc.api import Api, is_uuid
 
-_SINCE = "2.6"
-
 
 class List(command.Lister):
     """List agents and conductors."""
 
     collection = "services"
-    since = _SINCE
+    is_new = True
     short = ("uuid", "binary", "host", "state", "last_seen")
     rest = ("hostname", "devices", "not_offered", "driver_errors", "created_at")
     filters: ClassVar = {
-        "binary": ("Only cyborg-agent or only cyborg-conductor", _SINCE),
-        "host": ("Only the services of this host", _SINCE),
-        "state": ("Only services that are up or down", _SINCE),
+        "binary": "Only cyborg-agent or only cyborg-conductor",
+        "host": "Only the services of this host",
+        "state": "Only services that are up or down",
     }
 
 
@@ -57,7 +55,7 @@ class Delete(removals.Removal):
 
 
 def _uuid(api: Api, text: str) -> str:
-    api.need(_SINCE)
+    api.need()
     if is_uuid(text):
         return text
     for row in api.list("services", {"host": text, "binary": "cyborg-agent"}):

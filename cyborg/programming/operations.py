@@ -241,7 +241,7 @@ def wait(reader: Reader, uuid: str, seconds: float) -> None:
         if time.monotonic() >= deadline:
             raise errors.ServiceUnavailable(
                 f"The deployable is not programmed after {seconds:.0f} s; operation {uuid} goes "
-                "on, see GET /v2/operations from 2.8 on."
+                "on, see GET /v2/operations from 2.4 on."
             )
         time.sleep(_POLL)
 

@@ -58,17 +58,17 @@ REQUESTS = {
     "device_profile:get_one": Ask(f"GET {PROFILES}/{{device_profile}}", shows="device_profile"),
     "device_profile:get_one mine": Ask(f"GET {PROFILES}/{{private}}", shows="private"),
     "device_profile:create": Ask(f"POST {PROFILES}", [PROFILE]),
-    "device_profile:update": Ask(f"PUT {PROFILES}/{{device_profile}}", PROFILE, microversion="2.5"),
+    "device_profile:update": Ask(f"PUT {PROFILES}/{{device_profile}}", PROFILE, microversion="2.4"),
     "device_profile:update off": Ask(
-        f"POST {PROFILES}/{{device_profile}}/disable", microversion="2.16"
+        f"POST {PROFILES}/{{device_profile}}/disable", microversion="2.4"
     ),
     "device_profile:update on": Ask(
-        f"POST {PROFILES}/{{disabled_profile}}/enable", microversion="2.16"
+        f"POST {PROFILES}/{{disabled_profile}}/enable", microversion="2.4"
     ),
     "device_profile:delete": Ask(f"DELETE {PROFILES}/{{device_profile}}"),
     "device_profile:delete many": Ask(f"DELETE {PROFILES}?value={{device_profile}}"),
     "device_profile:candidates": Ask(
-        f"GET {PROFILES}/{{device_profile}}/candidates", microversion="2.9"
+        f"GET {PROFILES}/{{device_profile}}/candidates", microversion="2.4"
     ),
     "arq:get_all": Ask(f"GET {ARQS}", shows="arq"),
     "arq:get_all 2.4": Ask(f"GET {ARQS}", shows="arq", microversion="2.4"),
@@ -81,7 +81,7 @@ REQUESTS = {
     "arq:get_all instance": Ask(f"GET {ARQS}?instance={{instance}}", shows="bound"),
     "arq:get_one": Ask(f"GET {ARQS}/{{arq}}", shows="arq"),
     "arq:get_access_key": Ask(
-        f"GET {ARQS}/{{bound}}/access_key", shows="bound", microversion="2.31"
+        f"GET {ARQS}/{{bound}}/access_key", shows="bound", microversion="2.4"
     ),
     "arq:create": Ask(f"POST {ARQS}", {"device_profile_name": "public"}),
     "arq:create mine": Ask(f"POST {ARQS}", {"device_profile_name": "{private_name}"}),
@@ -93,80 +93,80 @@ REQUESTS = {
     "arq:delete bound": Ask(f"DELETE {ARQS}/{{bound}}", vouched=True),
     "arq:delete instance": Ask(f"DELETE {ARQS}?instance={{instance}}", vouched=True),
     "arq:get_all deleting": Ask(
-        f"GET {ARQS}?state=Deleting&all_projects=true", shows="deleting", microversion="2.6"
+        f"GET {ARQS}?state=Deleting&all_projects=true", shows="deleting", microversion="2.4"
     ),
     "arq:get_all my deleting": Ask(
-        f"GET {ARQS}?state=Deleting", shows="deleting", microversion="2.6"
+        f"GET {ARQS}?state=Deleting", shows="deleting", microversion="2.4"
     ),
-    "arq:release": Ask(f"POST {ARQS}/{{bound}}/release?force=true", microversion="2.6"),
-    "allocation:get_all": Ask(f"GET {ALLOCATIONS}", shows="allocation", microversion="2.23"),
+    "arq:release": Ask(f"POST {ARQS}/{{bound}}/release?force=true", microversion="2.4"),
+    "allocation:get_all": Ask(f"GET {ALLOCATIONS}", shows="allocation", microversion="2.4"),
     "allocation:get_one": Ask(
-        f"GET {ALLOCATIONS}/{{allocation}}", shows="allocation", microversion="2.23"
+        f"GET {ALLOCATIONS}/{{allocation}}", shows="allocation", microversion="2.4"
     ),
-    "allocation:create": Ask(f"POST {ALLOCATIONS}", ALLOCATION, microversion="2.23"),
-    "allocation:create_groups": Ask(f"POST {ALLOCATIONS}", OWN_GROUPS, microversion="2.23"),
-    "allocation:renew": Ask(f"POST {ALLOCATIONS}/{{allocation}}/renew", microversion="2.23"),
-    "allocation:delete": Ask(f"DELETE {ALLOCATIONS}/{{allocation}}", microversion="2.23"),
+    "allocation:create": Ask(f"POST {ALLOCATIONS}", ALLOCATION, microversion="2.4"),
+    "allocation:create_groups": Ask(f"POST {ALLOCATIONS}", OWN_GROUPS, microversion="2.4"),
+    "allocation:renew": Ask(f"POST {ALLOCATIONS}/{{allocation}}/renew", microversion="2.4"),
+    "allocation:delete": Ask(f"DELETE {ALLOCATIONS}/{{allocation}}", microversion="2.4"),
     "device:get_all": Ask("GET /devices", shows="device"),
     "device:get_one": Ask("GET /devices/{device}", shows="device"),
     "device:disable": Ask("POST /devices/{device}/disable"),
     "device:enable": Ask("POST /devices/{disabled}/enable"),
-    "device:taint": Ask("POST /devices/{device}/taint", microversion="2.17"),
-    "device:taint off": Ask("POST /devices/{tainted}/untaint", microversion="2.17"),
-    "device:delete": Ask("DELETE /devices/{disabled}", microversion="2.6"),
+    "device:taint": Ask("POST /devices/{device}/taint", microversion="2.4"),
+    "device:taint off": Ask("POST /devices/{tainted}/untaint", microversion="2.4"),
+    "device:delete": Ask("DELETE /devices/{disabled}", microversion="2.4"),
     "deployable:get_all": Ask("GET /deployables", shows="deployable"),
     "deployable:get_one": Ask("GET /deployables/{deployable}", shows="deployable"),
     "deployable:program": Ask("PATCH /deployables/{deployable}/program", PROGRAM),
     "deployable:program begin": Ask(
-        "POST /deployables/{programmable}/program", {"image_uuid": "{new}"}, microversion="2.8"
+        "POST /deployables/{programmable}/program", {"image_uuid": "{new}"}, microversion="2.4"
     ),
-    "operation:get_all": Ask("GET /operations", shows="operation", microversion="2.8"),
-    "operation:get_one": Ask("GET /operations/{operation}", shows="operation", microversion="2.8"),
-    "operation:delete": Ask("DELETE /operations/{queued}", microversion="2.10"),
-    "function_pool:get_all": Ask(f"GET {POOLS}", shows="function_pool", microversion="2.9"),
+    "operation:get_all": Ask("GET /operations", shows="operation", microversion="2.4"),
+    "operation:get_one": Ask("GET /operations/{operation}", shows="operation", microversion="2.4"),
+    "operation:delete": Ask("DELETE /operations/{queued}", microversion="2.4"),
+    "function_pool:get_all": Ask(f"GET {POOLS}", shows="function_pool", microversion="2.4"),
     "function_pool:get_one": Ask(
-        f"GET {POOLS}/{{function_pool}}", shows="function_pool", microversion="2.9"
+        f"GET {POOLS}/{{function_pool}}", shows="function_pool", microversion="2.4"
     ),
-    "function_pool:create": Ask(f"POST {POOLS}", POOL, microversion="2.9"),
-    "function_pool:update": Ask(f"PUT {POOLS}/{{function_pool}}", POOL, microversion="2.9"),
-    "function_pool:delete": Ask(f"DELETE {POOLS}/{{function_pool}}", microversion="2.9"),
+    "function_pool:create": Ask(f"POST {POOLS}", POOL, microversion="2.4"),
+    "function_pool:update": Ask(f"PUT {POOLS}/{{function_pool}}", POOL, microversion="2.4"),
+    "function_pool:delete": Ask(f"DELETE {POOLS}/{{function_pool}}", microversion="2.4"),
     "function_miss:create": Ask(
-        "POST /function_misses", {"function_id": "aes"}, microversion="2.9"
+        "POST /function_misses", {"function_id": "aes"}, microversion="2.4"
     ),
-    "history:get_all": Ask("GET /history", shows="entry", microversion="2.11"),
+    "history:get_all": Ask("GET /history", shows="entry", microversion="2.4"),
     "history:get_all project": Ask(
-        "GET /history?project_id={project}", shows="entry", microversion="2.11"
+        "GET /history?project_id={project}", shows="entry", microversion="2.4"
     ),
     "history:get_all device": Ask(
-        "GET /devices/{device}/history", shows="entry", microversion="2.11"
+        "GET /devices/{device}/history", shows="entry", microversion="2.4"
     ),
-    "host:get_one": Ask("GET /hosts/{host}", shows="deleting", microversion="2.12"),
-    "host:drain": Ask("POST /hosts/{host}/drain", microversion="2.12"),
-    "host:undrain": Ask("POST /hosts/{drained_host}/undrain", microversion="2.12"),
-    "host:taint": Ask("POST /hosts/{host}/taint", microversion="2.17"),
-    "host:taint off": Ask("POST /hosts/{drained_host}/untaint", microversion="2.17"),
+    "host:get_one": Ask("GET /hosts/{host}", shows="deleting", microversion="2.4"),
+    "host:drain": Ask("POST /hosts/{host}/drain", microversion="2.4"),
+    "host:undrain": Ask("POST /hosts/{drained_host}/undrain", microversion="2.4"),
+    "host:taint": Ask("POST /hosts/{host}/taint", microversion="2.4"),
+    "host:taint off": Ask("POST /hosts/{drained_host}/untaint", microversion="2.4"),
     "host:get_keys": Ask(
-        "GET /hosts/{drained_host}/keys", shows="host_key", microversion="2.25"
+        "GET /hosts/{drained_host}/keys", shows="host_key", microversion="2.4"
     ),
     "host:enrol_key": Ask(
-        "POST /hosts/{host}/keys", {"public_key": "{new_key}"}, microversion="2.25"
+        "POST /hosts/{host}/keys", {"public_key": "{new_key}"}, microversion="2.4"
     ),
-    "host:revoke_keys": Ask("DELETE /hosts/{drained_host}/keys", microversion="2.25"),
-    "usage:get_all": Ask("GET /usages", shows="project", microversion="2.13"),
+    "host:revoke_keys": Ask("DELETE /hosts/{drained_host}/keys", microversion="2.4"),
+    "usage:get_all": Ask("GET /usages", shows="project", microversion="2.4"),
     "usage:get_all project": Ask(
-        "GET /usages?project_id={project}", shows="project", microversion="2.13"
+        "GET /usages?project_id={project}", shows="project", microversion="2.4"
     ),
     "usage:get_all all_projects": Ask(
-        "GET /usages?all_projects=true", shows="project", microversion="2.13"
+        "GET /usages?all_projects=true", shows="project", microversion="2.4"
     ),
-    "attach_handle:get_all": Ask("GET /attach_handles", shows="device", microversion="2.22"),
+    "attach_handle:get_all": Ask("GET /attach_handles", shows="device", microversion="2.4"),
     "attribute:get_all": Ask("GET /attributes", shows="attribute"),
     "attribute:get_one": Ask("GET /attributes/{attribute}", shows="attribute"),
     "attribute:create": Ask("POST /attributes", ATTRIBUTE),
     "attribute:delete": Ask("DELETE /attributes/{attribute}"),
-    "service:get_all": Ask("GET /services", shows="service", microversion="2.6"),
-    "service:get_one": Ask("GET /services/{service}", shows="service", microversion="2.6"),
-    "service:delete": Ask("DELETE /services/{service}?force=true", microversion="2.6"),
+    "service:get_all": Ask("GET /services", shows="service", microversion="2.4"),
+    "service:get_one": Ask("GET /services/{service}", shows="service", microversion="2.4"),
+    "service:delete": Ask("DELETE /services/{service}?force=true", microversion="2.4"),
 }
 
 

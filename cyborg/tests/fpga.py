@@ -36,7 +36,7 @@ class Card:
 
     def program(self, **what: str) -> requests.Response:
         """Ask for it to be programmed."""
-        return self.site.ask("POST", f"/deployables/{self.uuid}/program", what, "2.8")
+        return self.site.ask("POST", f"/deployables/{self.uuid}/program", what, "2.4")
 
     def programmed(self, **what: str) -> dict[str, Any]:
         """Have it programmed, and return the operation when it has ended."""
@@ -59,7 +59,7 @@ class Card:
 
         def read() -> dict[str, Any] | None:
             engine.make_due()
-            found: dict[str, Any] = self.site.call("GET", f"/operations/{operation}", version="2.8")
+            found: dict[str, Any] = self.site.call("GET", f"/operations/{operation}", version="2.4")
             return found if found["ended_at"] else None
 
         return until(read)
@@ -67,18 +67,18 @@ class Card:
     def operation(self) -> dict[str, Any]:
         """The latest operation."""
         path = "/operations?sort_dir=desc&sort_key=id&limit=1"
-        found: dict[str, Any] = self.site.call("GET", path, version="2.8")["operations"][0]
+        found: dict[str, Any] = self.site.call("GET", path, version="2.4")["operations"][0]
         return found
 
     def is_writing(self) -> bool:
         """Whether an operation has got that far."""
-        listed = self.site.call("GET", "/operations?state=writing", version="2.8")
+        listed = self.site.call("GET", "/operations?state=writing", version="2.4")
         return bool(listed["operations"])
 
     def runs(self) -> dict[str, Any]:
         """What the API says that it runs."""
         path = f"/deployables/{self.uuid}"
-        shown: dict[str, Any] = self.site.call("GET", path, version="2.8")["program"]
+        shown: dict[str, Any] = self.site.call("GET", path, version="2.4")["program"]
         return shown
 
     def offered(self) -> int:

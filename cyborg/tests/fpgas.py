@@ -75,11 +75,11 @@ class Fpgas:
     def pool(self, name: str = "pool", **spec: Any) -> str:
         """Create a pool of two free slots of AES, but for what is given; its uuid."""
         body = {"name": name, "function_id": AES, "free": 2, "max_devices": 10} | spec
-        return str(self.site.call("POST", "/function_pools", body, "2.9")["uuid"])
+        return str(self.site.call("POST", "/function_pools", body, "2.4")["uuid"])
 
     def shown(self, uuid: str) -> dict[str, Any]:
         """A pool as the API shows it."""
-        found: dict[str, Any] = self.site.call("GET", f"/function_pools/{uuid}", version="2.9")
+        found: dict[str, Any] = self.site.call("GET", f"/function_pools/{uuid}", version="2.4")
         return found
 
     def counts(self, uuid: str) -> dict[str, int]:
@@ -184,7 +184,7 @@ class Fpgas:
 
     def miss(self, **what: str) -> list[str]:
         """Post a miss; the names of the pools that may grow by it."""
-        found = self.site.call("POST", "/function_misses", what, "2.9")["function_pools"]
+        found = self.site.call("POST", "/function_misses", what, "2.4")["function_pools"]
         return [pool["name"] for pool in found]
 
     def boot(self, **group: str) -> None:

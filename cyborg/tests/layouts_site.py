@@ -20,7 +20,7 @@ from cyborg.tests import hosts
 from cyborg.tests.contract import passes
 from cyborg.tests.service import Site, until
 
-VERSION = "2.24"
+VERSION = "2.4"
 _PATIENCE = 60
 
 

@@ -28,7 +28,7 @@ LIMIT_MS = 100.0
 #: What a process does once, such as to open connections, is not measured.
 WARM_UP = 5
 CONFIG = "[agent]\ncdi_dir = {}\n[fake_driver]\nhost_step = True\n"
-VERSION = {"OpenStack-API-Version": "accelerator 2.23", "X-Auth-Token": "admin"}
+VERSION = {"OpenStack-API-Version": "accelerator 2.4", "X-Auth-Token": "admin"}
 
 
 def took_ms(site: Site, client: requests.Session, folder: pathlib.Path) -> float:

@@ -88,7 +88,7 @@ def use(site: Site) -> None:
     site.call("GET", f"/accelerator_requests/{arqs[0]['uuid']}")
     site.call("DELETE", f"/accelerator_requests?instance={instance}")
     for path in LISTS:
-        site.call("GET", path, version="2.9")
+        site.call("GET", path, version="2.4")
     site.report_again()
     until(site.idle)
     # Once round everything that conductors do from time to time.

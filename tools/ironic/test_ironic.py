@@ -77,7 +77,7 @@ class Cyborg:
 
     def get(self, path: str) -> Any:
         """The answer of the API."""
-        headers = {"OpenStack-API-Version": "accelerator 2.29"}
+        headers = {"OpenStack-API-Version": "accelerator 2.4"}
         url = f"http://127.0.0.1:{self._port}/v2{path}"
         answer = requests.get(url, headers=headers, timeout=_SECONDS)
         assert answer.ok, answer.text

@@ -24,7 +24,7 @@ from cyborg.peers import clients
 from cyborg.policy.rules import arq as policies
 from cyborg.programming import trait_match
 
-_WHY = declare.Body(name="release", type=hosts.Reason, optional_since=versions.RELEASE_REASON)
+_WHY = declare.Body(name="release", type=hosts.Reason, optional_since=versions.REGULAR)
 _PATCH = declare.Body(name="patch_list", type=types.PATCH, prefix=arq_patch.REFUSED)
 
 #: What SDKs in the field send behind the collection in the path of a PATCH changes nothing.
@@ -123,7 +123,7 @@ class AcceleratorRequests(Resource):
 
     @declare.operation(
         policies.RELEASE,
-        since=versions.SERVICES,
+        since=versions.REGULAR,
         member=_MEMBER,
         query=removals.QUERY,
         body=_WHY,
@@ -137,11 +137,11 @@ class AcceleratorRequests(Resource):
         force = given.get("force", False)
         reason = body.get("reason")
         given_up = giving_up.release_arq(request.caller, uuid, force=force, reason=reason)
-        return removals.answer(given_up, request.version)
+        return removals.answer(given_up)
 
     @declare.operation(
         policies.GET_ACCESS_KEY,
-        since=versions.REMOTE_CONSUMERS,
+        since=versions.REGULAR,
         member=_MEMBER,
         answer=types.AccessKey,
         faults=[409],
@@ -185,7 +185,7 @@ class AcceleratorRequests(Resource):
 
 def put_health(request: Request, bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The bodies, in which each attach handle that is shown is so with its device's health."""
-    if request.version >= versions.HEALTH:
+    if request.version >= versions.REGULAR:
         uuids = {body["attach_handle_uuid"] for body in bodies}
         found = service.healths(uuids - {None})
         for body in bodies:

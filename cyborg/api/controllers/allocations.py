@@ -25,7 +25,7 @@ from cyborg.programming import trait_match
 from cyborg.programming.operations import moment
 from cyborg.states import allocation_states as states
 
-_SINCE = versions.ALLOCATIONS
+_SINCE = versions.REGULAR
 _MEMBER = declare.Member(kind="Allocation")
 _BODY = declare.Body(name="allocation", type=types.AllocationRequest)
 _RENEWAL = declare.Body(name="renewal", type=types.Renewal, optional_since=_SINCE)

@@ -23,7 +23,7 @@ class AttachHandles(Resource):
     kind = types.AttachHandle
 
     @lists(
-        policies.GET_ALL, kind, "attach_handles", since=versions.ATTACH_HANDLES, query=types.QUERY
+        policies.GET_ALL, kind, "attach_handles", since=versions.REGULAR, query=types.QUERY
     )
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[listing.Handle]:
         """List attach handles."""

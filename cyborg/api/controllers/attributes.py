@@ -57,8 +57,8 @@ class Attributes(Resource):
         admin.delete_attribute(uuid)
 
     def view(self, request: Request, attribute: models.Attribute) -> dict[str, Any]:
-        """An attribute, from 2.7 with a number as a number."""
-        typed = request.version >= versions.FACTS
+        """An attribute, from 2.4 with a number as a number."""
+        typed = request.version >= versions.REGULAR
         return {
             "uuid": attribute.uuid,
             "deployable_id": attribute.deployable_id,

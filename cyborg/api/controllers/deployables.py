@@ -15,7 +15,6 @@ from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request, place
 from cyborg.api.types import deployables as types
 from cyborg.api.types import operations as operation_types
-from cyborg.common import program_modes
 from cyborg.common.reasons import shown_words
 from cyborg.db import models
 from cyborg.db.paging import Page
@@ -72,7 +71,7 @@ class Deployables(Resource):
 
     @declare.operation(
         policies.PROGRAM,
-        since=versions.PROGRAMMING,
+        since=versions.REGULAR,
         member=declare.Member(kind="Deployable"),
         body=declare.Body(name="program", type=operation_types.Program),
         success=202,
@@ -104,7 +103,7 @@ class Deployables(Resource):
             "device_id": deployable.device_id,
             "device_uuid": deployable.device_uuid,
             **_attributes(request, deployable.attributes),
-            "program": _program(request, deployable),
+            "program": _program(deployable),
             "rp_uuid": deployable.rp_uuid,
             "driver_name": deployable.driver_name,
             "bitstream_id": deployable.bitstream_id,
@@ -128,14 +127,11 @@ def _ask(request: Request, uuid: str, body: Mapping[str, str]) -> models.Operati
     return operations.ask(uuid, what, by, is_layout=layout is not None)
 
 
-def _program(request: Request, deployable: query.Deployable) -> dict[str, Any] | None:
+def _program(deployable: query.Deployable) -> dict[str, Any] | None:
     """How it is programmed and what it runs; None if its driver does not program it."""
     mode = deployable.program_mode
     if mode is None:
         return None
-    if mode == program_modes.LAYOUT and request.version < versions.LAYOUTS:
-        # The nearest that such a client knows.
-        mode = program_modes.SINGLE_PROGRAM
     at_ms = deployable.programmed_ms
     return {
         "mode": mode,
@@ -151,7 +147,7 @@ def _program(request: Request, deployable: query.Deployable) -> dict[str, Any] |
 
 def _attributes(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:
     # Only one of the two is made, since a list has many of them.
-    if request.version < versions.FACTS:
+    if request.version < versions.REGULAR:
         return {"attributes_list": _in_one_text(tuple(texts.items()))}
     return {"attributes": {key: attributes.shown(key, text) for key, text in texts.items()}}
 

@@ -40,17 +40,17 @@ class DeviceProfiles(Resource):
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.DeviceProfile]:
         """List profiles."""
         names = wanted.pop("name", None)
-        shows_state = request.version >= versions.PROFILE_STATE
+        is_regular = request.version >= versions.REGULAR
         # Clients that cannot see that a profile is disabled, like Nova, would ask for it and fail.
-        if not shows_state:
+        if not is_regular:
             wanted["enabled"] = True
         return profiles.list_profiles(
             request.caller,
             page,
             names=names,
             with_projects=_shows_projects(request),
-            with_in_use=shows_state,
-            with_taints=request.version < versions.TAINTS,
+            with_in_use=is_regular,
+            with_taints=not is_regular,
             **wanted,
         )
 
@@ -83,7 +83,7 @@ class DeviceProfiles(Resource):
         kind,
         member=_MEMBER,
         body=declare.Body(name=_NAME, type=types.DeviceProfileReplacement),
-        since=versions.PROFILE_VISIBILITY,
+        since=versions.REGULAR,
         faults=[409],
     )
     def put_one(self, request: Request, uuid_or_name: str, body: Any) -> models.DeviceProfile:
@@ -92,14 +92,14 @@ class DeviceProfiles(Resource):
         return profiles.replace_profile(request.caller, _key(uuid_or_name), **stored)
 
     @declare.operation(
-        policies.UPDATE, since=versions.PROFILE_STATE, member=_MEMBER, success=204
+        policies.UPDATE, since=versions.REGULAR, member=_MEMBER, success=204
     )
     def enable(self, request: Request, uuid_or_name: str) -> None:
         """Have accelerator requests made of a profile again."""
         profiles.enable_profile(request.caller, _key(uuid_or_name), enabled=True)
 
     @declare.operation(
-        policies.UPDATE, since=versions.PROFILE_STATE, member=_MEMBER, success=204
+        policies.UPDATE, since=versions.REGULAR, member=_MEMBER, success=204
     )
     def disable(self, request: Request, uuid_or_name: str) -> None:
         """Have no accelerator requests made of a profile any more."""
@@ -117,7 +117,7 @@ class DeviceProfiles(Resource):
 
     @declare.operation(
         policies.CANDIDATES,
-        since=versions.FUNCTION_POOLS,
+        since=versions.REGULAR,
         member=_MEMBER,
         query=types.CANDIDATES_QUERY,
         answer=types.CandidateList,
@@ -130,27 +130,19 @@ class DeviceProfiles(Resource):
         profile = profiles.get_profile(request.caller, _key(uuid_or_name))
         limit = min(given.get("limit", request.max_limit), request.max_limit)
         found = candidates.find(request.conf, profile.groups, most=request.max_limit)[:limit]
-        absent = types.Candidate.absent(request.version)
         ranks = {rank: place for place, rank in enumerate(sorted({each.rank for each in found}))}
-        shown = [_candidate(each, ranks[each.rank]) for each in found]
-        answer: dict[str, Any] = {
-            "candidates": [
-                {key: value for key, value in each.items() if key not in absent} for each in shown
-            ]
+        whole, may = [[plans.Part(groups=profile.groups)]], request.caller.may(host.GET_ONE)
+        return {
+            "candidates": [_candidate(each, ranks[each.rank]) for each in found],
+            "reason": None if found else shortages.explain(request.conf, whole, of_hosts=may),
         }
-        if request.version >= versions.PROFILE_FITS:
-            whole, may = [[plans.Part(groups=profile.groups)]], request.caller.may(host.GET_ONE)
-            answer["reason"] = (
-                None if found else shortages.explain(request.conf, whole, of_hosts=may)
-            )
-        return answer
 
     def views(
         self, request: Request, rows: Iterable[models.DeviceProfile]
     ) -> list[dict[str, Any]]:
         """Profiles, with whether there are devices for them."""
         shown = super().views(request, profiles := list(rows))
-        if request.version >= versions.PROFILE_FITS:
+        if request.version >= versions.REGULAR:
             with db.reader() as session:
                 misfits = fitting.why_none(session, [profile.groups for profile in profiles])
             for body, misfit in zip(shown, misfits, strict=True):
@@ -213,11 +205,9 @@ def _stored(request: Request, body: dict[str, Any]) -> dict[str, Any]:
     description = body.get("description")
     groups = profiles.read_groups(body["groups"])
     trait_match.refuse_groups(request.conf, groups)
-    # A replacement leaves nothing of what its microversion knows.
-    extra = body.get("extra", {}) if request.version >= versions.PROFILE_STATE else None
     return {
         "name": body["name"],
-        "extra": extra,
+        "extra": body.get("extra", {}),
         "groups": groups,
         "description": None if description is None else arguments.as_text(description),
         "visibility": body.get("visibility", profiles.PUBLIC),
@@ -227,14 +217,14 @@ def _stored(request: Request, body: dict[str, Any]) -> dict[str, Any]:
 
 def _shown_groups(request: Request, profile: models.DeviceProfile) -> list[dict[str, str]]:
     """The groups; clients that do not know taints, like Nova, are told what to ask Placement."""
-    if request.version >= versions.TAINTS or not profile.taints:
+    if request.version >= versions.REGULAR or not profile.taints:
         return profile.groups
     return [request_groups.with_taint_forbidden(group) for group in profile.groups]
 
 
 def _shows_projects(request: Request) -> bool:
     """Whether the caller may see with which projects a profile is shared."""
-    return request.version >= versions.PROFILE_VISIBILITY and bool(request.caller.is_admin)
+    return request.version >= versions.REGULAR and bool(request.caller.is_admin)
 
 
 def _view_of_one(request: Request, profile: models.DeviceProfile) -> dict[str, Any]:

@@ -27,8 +27,8 @@ _DISABLED = "An administrator has disabled the device."
 _TAINTED = "An administrator has tainted the device."
 _UNHEALTHY = "The device is unhealthy."
 _MEMBER = declare.Member(kind="Device")
-_WHY = declare.Body(name="taint", type=hosts.Reason, optional_since=versions.TAINTS)
-_REASON = declare.Body(name="disable", type=hosts.Reason, optional_since=versions.DRAIN)
+_WHY = declare.Body(name="taint", type=hosts.Reason, optional_since=versions.REGULAR)
+_REASON = declare.Body(name="disable", type=hosts.Reason, optional_since=versions.REGULAR)
 
 
 class Devices(Resource):
@@ -58,7 +58,7 @@ class Devices(Resource):
 
     @declare.operation(
         policies.DELETE,
-        since=versions.SERVICES,
+        since=versions.REGULAR,
         member=_MEMBER,
         query=removals.OF_HARDWARE,
         success=202,
@@ -69,7 +69,7 @@ class Devices(Resource):
         """Remove the record of a device that is gone for good."""
         force, reason = given.get("force", False), given.get("reason")
         given_up = removal.remove_device(uuid, force=force, reason=reason)
-        return removals.answer(given_up, request.version)
+        return removals.answer(given_up)
 
     @declare.operation(policies.ENABLE, member=_MEMBER, success=204, faults=[409])
     def enable(self, request: Request, uuid: str) -> None:
@@ -85,7 +85,7 @@ class Devices(Resource):
 
     @declare.operation(
         policies.TAINT,
-        since=versions.TAINTS,
+        since=versions.REGULAR,
         member=_MEMBER,
         body=_WHY,
         success=204,
@@ -96,7 +96,7 @@ class Devices(Resource):
         flags.taint_device(uuid, body.get("reason"))
 
     @declare.operation(
-        policies.TAINT, since=versions.TAINTS, member=_MEMBER, success=204, faults=[409]
+        policies.TAINT, since=versions.REGULAR, member=_MEMBER, success=204, faults=[409]
     )
     def untaint(self, request: Request, uuid: str) -> None:
         """Give a device to every guest again."""
@@ -104,7 +104,7 @@ class Devices(Resource):
 
     @declare.operation(
         history_policies.GET_ALL,
-        since=versions.HISTORY,
+        since=versions.REGULAR,
         member=_MEMBER,
         query=history_types.OF_DEVICE,
         answer=fields.page_of(history_types.HistoryEntry, "history"),

@@ -21,7 +21,7 @@ class FunctionMisses(Resource):
 
     @declare.operation(
         policies.MISS,
-        since=versions.FUNCTION_POOLS,
+        since=versions.REGULAR,
         body=declare.Body(name="function_miss", type=types.FunctionMiss),
         success=202,
         answer=types.FunctionMissed,

@@ -16,7 +16,7 @@ from cyborg.function_pools import pools
 from cyborg.policy.rules import function_pool as policies
 from cyborg.programming import trait_match
 
-_SINCE = versions.FUNCTION_POOLS
+_SINCE = versions.REGULAR
 _MEMBER = declare.Member(kind="Function pool")
 _BODY = declare.Body(name="function_pool", type=types.FunctionPool)
 

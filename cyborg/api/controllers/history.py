@@ -25,7 +25,7 @@ class History(Resource):
     collection = "history"
     kind = types.HistoryEntry
 
-    @lists(policies.GET_ALL, kind, "history", since=versions.HISTORY, query=types.QUERY)
+    @lists(policies.GET_ALL, kind, "history", since=versions.REGULAR, query=types.QUERY)
     def get_all(
         self, request: Request, page: Page, **wanted: Any
     ) -> Sequence[models.HistoryEntry]:

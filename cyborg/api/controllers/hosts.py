@@ -19,7 +19,7 @@ from cyborg.inventory import nodes
 from cyborg.policy.rules import host as policies
 from cyborg.programming.operations import moment
 
-_SINCE = versions.DRAIN
+_SINCE = versions.REGULAR
 _MEMBER = declare.Member(name="host", type=fields.TEXT)
 
 
@@ -60,21 +60,21 @@ class Hosts(Resource):
     @shows(
         policies.TAINT,
         kind,
-        since=versions.TAINTS,
+        since=versions.REGULAR,
         member=_MEMBER,
-        body=declare.Body(name="taint", type=types.Reason, optional_since=versions.TAINTS),
+        body=declare.Body(name="taint", type=types.Reason, optional_since=versions.REGULAR),
     )
     def taint(self, request: Request, name: str, body: dict[str, Any]) -> draining.Drain:
         """Keep a host from guests whose profile does not tolerate that."""
         return draining.taint(name, body.get("reason"), request.max_limit)
 
-    @shows(policies.TAINT, kind, since=versions.TAINTS, member=_MEMBER)
+    @shows(policies.TAINT, kind, since=versions.REGULAR, member=_MEMBER)
     def untaint(self, request: Request, name: str) -> draining.Drain:
         """Give the devices of a host to every guest again."""
         return draining.untaint(name, request.max_limit)
 
     @declare.operation(
-        policies.GET_KEYS, since=versions.HOST_KEYS, member=_MEMBER, answer=types.HostKeys
+        policies.GET_KEYS, since=versions.REGULAR, member=_MEMBER, answer=types.HostKeys
     )
     def get_keys(self, request: Request, name: str) -> dict[str, Any]:
         """Show the public keys of a host."""
@@ -82,7 +82,7 @@ class Hosts(Resource):
 
     @declare.operation(
         policies.ENROL_KEY,
-        since=versions.HOST_KEYS,
+        since=versions.REGULAR,
         member=_MEMBER,
         body=declare.Body(name="host_key", type=types.EnrolKey),
         success=201,
@@ -95,7 +95,7 @@ class Hosts(Resource):
 
     @declare.operation(
         policies.REVOKE_KEYS,
-        since=versions.HOST_KEYS,
+        since=versions.REGULAR,
         member=_MEMBER,
         query=types.REVOKED_KEY,
         success=204,

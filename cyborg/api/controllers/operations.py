@@ -16,7 +16,7 @@ from cyborg.db.paging import Page
 from cyborg.policy.rules import operation as policies
 from cyborg.programming import cancellation, operations
 
-_SINCE = versions.PROGRAMMING
+_SINCE = versions.REGULAR
 _MEMBER = declare.Member(kind="Operation")
 
 
@@ -39,7 +39,7 @@ class Operations(Resource):
         return operations.get_operation(uuid)
 
     @declare.operation(
-        policies.DELETE, since=versions.CANCELLATION, member=_MEMBER, success=204, faults=[409]
+        policies.DELETE, since=versions.REGULAR, member=_MEMBER, success=204, faults=[409]
     )
     def delete_one(self, request: Request, uuid: str) -> None:
         """Cancel an operation that has not begun to write."""

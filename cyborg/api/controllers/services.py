@@ -16,7 +16,7 @@ from cyborg.db.paging import Page
 from cyborg.hosts import removal
 from cyborg.policy.rules import service as policies
 
-_SINCE = versions.SERVICES
+_SINCE = versions.REGULAR
 _MEMBER = declare.Member(kind="Service")
 
 
@@ -49,7 +49,7 @@ class Services(Resource):
         """Remove the record of a host that is down for good."""
         force, reason = given.get("force", False), given.get("reason")
         given_up = removal.remove_host(uuid, force=force, reason=reason)
-        return removals.answer(given_up, request.version)
+        return removals.answer(given_up)
 
     def view(self, request: Request, service: liveness.Service) -> dict[str, Any]:
         """An agent or a conductor."""

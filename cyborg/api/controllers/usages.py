@@ -25,7 +25,7 @@ class Usages(Resource):
     kind = types.Usage
 
     @declare.operation(
-        policies.GET_ALL, since=versions.USAGES, query=types.QUERY, answer=types.Usages
+        policies.GET_ALL, since=versions.REGULAR, query=types.QUERY, answer=types.Usages
     )
     def get_all(self, request: Request, given: dict[str, Any]) -> dict[str, Any]:
         """Show what projects use and have used."""
@@ -36,11 +36,11 @@ class Usages(Resource):
         # Another project is as if it had used nothing.
         is_visible = project in {None, request.caller.project_scope or project}
         found = history.sum_uses(project, start, end) if is_visible else []
-        answer: dict[str, Any] = {"usages": [asdict(usage) for usage in found]}
-        if request.version >= versions.USAGES_SINCE:
-            since_ms = history.known_since(request.conf)
-            answer["known_since"] = None if since_ms is None else timestamp(moment(since_ms))
-        return answer
+        since_ms = history.known_since(request.conf)
+        return {
+            "usages": [asdict(usage) for usage in found],
+            "known_since": None if since_ms is None else timestamp(moment(since_ms)),
+        }
 
 
 def _project(request: Request, given: dict[str, Any]) -> str | None:

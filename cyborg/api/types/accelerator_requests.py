@@ -13,11 +13,11 @@ from cyborg.inventory import query
 from cyborg.states import arq_states
 
 _REGULAR = versions.REGULAR
-#: From 2.6 an administrator may ask for those whose deletion waits for their host.
+#: From 2.4 an administrator may ask for those whose deletion waits for their host.
 _STATE = Changed(
     {
         versions.MIN: fields.one_of(sorted(arq_states.ALL)),
-        versions.SERVICES: fields.one_of(sorted(arq_states.SHOWN)),
+        versions.REGULAR: fields.one_of(sorted(arq_states.SHOWN)),
     }
 )
 
@@ -40,7 +40,7 @@ class AcceleratorRequest(Object):
     health = Field(
         fields.one_of([query.HEALTHY, query.UNHEALTHY, None]),
         "Whether its device is healthy; null until it is Bound.",
-        since=versions.HEALTH,
+        since=versions.REGULAR,
     )
     links = Field([fields.Link], "Links to the request itself.")
     created_at = Field(fields.TIME, "When it was made, in UTC.")

@@ -66,7 +66,6 @@ class Consumer(Object):
         fields.TEXT_OR_NULL,
         "Under which name its host connects to remote accelerators, or null.",
         sent=_NQN,
-        since=versions.REMOTE_CONSUMERS,
     )
 
 
@@ -82,7 +81,6 @@ class AllocationPart(Object):
     device_rp_uuid = Field(
         fields.UUID,
         "The resource provider that is to serve all of it.",
-        since=versions.NAMED_PROVIDER,
     )
 
 
@@ -143,7 +141,6 @@ class AllocatedAccelerator(Object):
     health = Field(
         fields.one_of([query.HEALTHY, query.UNHEALTHY, None]),
         "Whether its device is healthy; null until it is Bound.",
-        since=versions.HEALTH,
     )
 
 

@@ -40,8 +40,8 @@ class Attribute(Object):
     deployable_id = Field(fields.ID, "The number of the deployable.", sent=_NUMBER)
     key = Field(fields.TEXT, "What the fact is about.", sent=_NEW_KEY, mandatory=True)
     value = Field(
-        Changed({versions.MIN: str, versions.FACTS: fields.TEXT_OR_NUMBER}),
-        "The fact; from 2.7 a number if the fact is one.",
+        Changed({versions.MIN: str, _REGULAR: fields.TEXT_OR_NUMBER}),
+        "The fact; from 2.4 a number if the fact is one.",
         sent=_NEW_VALUE,
         mandatory=True,
     )
@@ -52,11 +52,11 @@ class Attribute(Object):
     links = Field([fields.Link], "Links to the attribute itself.", readonly=True)
 
 
-#: What is made: one or, from 2.16, several at once.
+#: What is made: one or, from 2.4, several at once.
 MADE = Changed(
     {
         versions.MIN: Attribute,
-        versions.PROFILE_STATE: OneOrMany(
+        _REGULAR: OneOrMany(
             Attribute,
             "attributes",
             minItems=1,
@@ -70,5 +70,5 @@ QUERY = fields.paging(
     deployable_id=Field(fields.ID, "Only attributes of the deployable of this number."),
     deployable_uuid=Field(fields.UUID, "Only attributes of this deployable.", since=_REGULAR),
     key=Field(fields.TEXT, "Only attributes of this key."),
-    value=Field(fields.TEXT, "Only attributes of this value, exactly.", since=versions.FACTS),
+    value=Field(fields.TEXT, "Only attributes of this value, exactly.", since=_REGULAR),
 )

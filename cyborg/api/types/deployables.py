@@ -9,7 +9,7 @@ from cyborg.api.types.base import Field, Narrowed, Object, Value
 from cyborg.common import program_modes
 from cyborg.inventory import query
 
-_REGULAR, _FACTS = versions.REGULAR, versions.FACTS
+_REGULAR = versions.REGULAR
 _ATTRIBUTES = Value(
     dict,
     title="AttributesByKey",
@@ -48,14 +48,14 @@ class Deployable(Object):
     num_accelerators = Field(fields.COUNT, "How many accelerators it has in all.")
     device_id = Field(fields.ID, "The number of the device it is a part of.")
     device_uuid = Field(fields.UUID, "The device it is a part of.", since=_REGULAR)
-    attributes_list = Field(_LIST, "JSON: a list of objects with one key each.", until=_FACTS)
-    attributes = Field(_ATTRIBUTES, "The value of each attribute by its key.", since=_FACTS)
-    program = Field(_PROGRAM, "What it runs, or null.", since=versions.PROGRAMMING)
+    attributes_list = Field(_LIST, "JSON: a list of objects with one key each.", until=_REGULAR)
+    attributes = Field(_ATTRIBUTES, "The value of each attribute by its key.", since=_REGULAR)
+    program = Field(_PROGRAM, "What it runs, or null.", since=_REGULAR)
     rp_uuid = Field(fields.UUID, "Its resource provider in Placement.")
     driver_name = Field(fields.TEXT, "The driver that found it.")
     bitstream_id = Field(fields.TEXT_OR_NULL, "The image it is programmed with, or null.")
     withheld_reason = Field(
-        fields.TEXT_OR_NULL, "Why nothing of it is given out, or null.", since=versions.WITHHELD
+        fields.TEXT_OR_NULL, "Why nothing of it is given out, or null.", since=_REGULAR
     )
     links = Field([fields.Link], "Links to the deployable itself.")
     created_at = Field(fields.TIME, "When it was first reported, in UTC.")
@@ -70,9 +70,7 @@ QUERY = fields.paging(
     device_uuid=Field(fields.UUID, "Only deployables of this device.", since=_REGULAR),
     rp_uuid=Field(fields.UUID, "Only the deployable of this resource provider.", since=_REGULAR),
     driver_name=Field(fields.TEXT, "Only deployables of this driver.", since=_REGULAR),
-    hostname=Field(
-        fields.TEXT, "Only deployables of this host.", since=versions.REMOTE_CONSUMERS
-    ),
+    hostname=Field(fields.TEXT, "Only deployables of this host.", since=_REGULAR),
 )
 
 _IMAGE = Value(

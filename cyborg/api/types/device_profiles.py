@@ -11,9 +11,7 @@ from cyborg.api.types import fields
 from cyborg.api.types.base import Changed, Field, Narrowed, Object, Value, Versioned
 from cyborg.common import request_groups
 
-_VISIBILITY = versions.PROFILE_VISIBILITY
-_STATE = versions.PROFILE_STATE
-_RANK = versions.CANDIDATE_RANK
+_REGULAR = versions.REGULAR
 _NAME = Value(
     str,
     type="string",
@@ -43,7 +41,7 @@ _OWN_TRAIT = {
     "pattern": r"^(trait:\s*CUSTOM_|resources:|accel:)",
     "refusal": "Unsupported trait name format {name}, should start with CUSTOM_",
 }
-#: From 2.21 on traits may also be standard ones that say what a device is.
+#: From 2.4 on traits may also be standard ones that say what a device is.
 _ANY_TRAIT = {
     "pattern": r"^(trait:\s*((CUSTOM|HW|MISC|STORAGE)_|OWNER_CYBORG\s*$)|resources:|accel:)",
     "refusal": "Unsupported trait {name}: it must begin with CUSTOM_, HW_, MISC_ or STORAGE_, "
@@ -97,8 +95,7 @@ def _groups(accel: dict[str, Any], *rules: dict[str, str]) -> Narrowed:
 GROUPS = Changed(
     {
         versions.MIN: _groups(_WRITTEN, _OWN_TRAIT),
-        versions.REGULAR: _groups(_TEXT, _OWN_TRAIT, _KNOWN),
-        versions.STANDARD_TRAITS: _groups(_TEXT, _ANY_TRAIT, _KNOWN),
+        _REGULAR: _groups(_TEXT, _ANY_TRAIT, _KNOWN),
     }
 )
 _DESCRIPTION = fields.text("null", maxLength=fields.DESCRIPTION_MAX)
@@ -152,7 +149,7 @@ class DeviceProfile(Object):
     """What consumers may ask for, by name."""
 
     _sent_title = "DeviceProfileRequest"
-    _rules: ClassVar[Versioned] = {versions.MIN: _REFUSAL, _VISIBILITY: _REFUSAL | _ONLY_PRIVATE}
+    _rules: ClassVar[Versioned] = {versions.MIN: _REFUSAL, _REGULAR: _REFUSAL | _ONLY_PRIVATE}
 
     name = Field(fields.TEXT, "The name.", sent=_NAME, mandatory=True)
     groups = Field(
@@ -162,29 +159,27 @@ class DeviceProfile(Object):
         mandatory=True,
     )
     description = Field(fields.TEXT_OR_NULL, "A text for people, or null.", sent=_DESCRIPTION)
-    visibility = Field(_VISIBLE, "``public``, or ``private`` to some projects.", since=_VISIBILITY)
+    visibility = Field(_VISIBLE, "``public``, or ``private`` to some projects.", since=_REGULAR)
     # Only administrators are shown it.
     projects = Field(
         Narrowed([_PROJECT], maxItems=profiles.MAX_PROJECTS),
         "The ids of the projects with which a private profile is shared.",
-        since=_VISIBILITY,
+        since=_REGULAR,
         optional=True,
     )
-    enabled = Field(bool, "Whether requests can be made of it.", since=_STATE, readonly=True)
-    extra = Field({str: str}, "Descriptions by name.", sent=_EXTRA, since=_STATE)
+    enabled = Field(bool, "Whether requests can be made of it.", since=_REGULAR, readonly=True)
+    extra = Field({str: str}, "Descriptions by name.", sent=_EXTRA, since=_REGULAR)
     in_use = Field(
         fields.COUNT,
         "How many of the accelerator requests that you may see were made of it.",
-        since=_STATE,
+        since=_REGULAR,
         readonly=True,
     )
-    warnings = Field(
-        [str], "What may go wrong with it.", since=versions.PROFILE_WARNINGS, readonly=True
-    )
+    warnings = Field([str], "What may go wrong with it.", since=_REGULAR, readonly=True)
     fits = Field(
         bool,
         "Whether there are devices like those it asks for, free or not.",
-        since=versions.PROFILE_FITS,
+        since=_REGULAR,
         readonly=True,
     )
     uuid = Field(fields.UUID, "The UUID; without it one is made.")
@@ -222,15 +217,15 @@ NEW = Changed(
             refusal="Only one device profile allowed per POST request for now: send a list of "
             "one.",
         ),
-        versions.REGULAR: DeviceProfile,
+        _REGULAR: DeviceProfile,
     }
 )
-ONE = Changed({versions.MIN: OneDeviceProfile, versions.REGULAR: DeviceProfile})
+ONE = Changed({versions.MIN: OneDeviceProfile, _REGULAR: DeviceProfile})
 QUERY = fields.paging(
     profiles.COLUMNS,
     name=Field(fields.NAMES, "Only profiles of these names, separated by commas."),
-    visibility=Field(_VISIBLE, "Only profiles of this visibility.", since=_VISIBILITY),
-    enabled=Field(bool, "Only profiles that are enabled, or are not.", since=_STATE),
+    visibility=Field(_VISIBLE, "Only profiles of this visibility.", since=_REGULAR),
+    enabled=Field(bool, "Only profiles that are enabled, or are not.", since=_REGULAR),
 )
 DELETE: fields.Query = {
     "value": Field(fields.NAMES, "Names or UUIDs, separated by commas.", mandatory=True)
@@ -258,9 +253,7 @@ class Candidate(Object):
     """A host on which what the profile asks for could be bound."""
 
     hostname = Field(fields.TEXT, "The name of the host's root resource provider.")
-    rank = Field(
-        fields.COUNT, "0 for the best; equally good ones have the same.", since=_RANK
-    )
+    rank = Field(fields.COUNT, "0 for the best; equally good ones have the same.")
     reprogrammings = Field(fields.COUNT, "How many deployables would be programmed.")
     groups = Field([CandidateGroup], "What would serve each group.")
 
@@ -269,9 +262,7 @@ class CandidateList(Object):
     """Where a profile could be bound, best first."""
 
     candidates = Field([Candidate], "What can be chosen.")
-    reason = Field(
-        fields.TEXT_OR_NULL, "Why there is none; null if there are.", since=versions.PROFILE_FITS
-    )
+    reason = Field(fields.TEXT_OR_NULL, "Why there is none; null if there are.")
 
 
 CANDIDATES_QUERY: fields.Query = {"limit": Field(fields.LIMIT, "At most so many candidates.")}

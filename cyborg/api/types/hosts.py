@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from cyborg import liveness
-from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object, Value
 from cyborg.programming import operations
@@ -17,7 +16,7 @@ REASON = Value(str, type="string", minLength=1, maxLength=1000)
 class Reason(Object):
     """Why something is taken out of service."""
 
-    reason = Field(REASON, "Why, in the administrator's words.", since=versions.DRAIN)
+    reason = Field(REASON, "Why, in the administrator's words.")
 
 
 class EnrolKey(Object):
@@ -31,7 +30,6 @@ class EnrolKey(Object):
     node = Field(
         Value(str, type="string", minLength=1, maxLength=255),
         "The name of its node, if that is not the host's with or without a domain.",
-        since=versions.HOST_NODE,
     )
 
 
@@ -86,18 +84,17 @@ class Host(Object):
     drain_reason = Field(fields.TEXT_OR_NULL, "Why it is drained, or null.")
     drained_at = Field(fields.TIME_OR_NULL, "Since when it is drained, in UTC, or null.")
     tainted = Field(
-        bool, "Whether only profiles that tolerate it are given new.", since=versions.TAINTS
+        bool, "Whether only profiles that tolerate it are given new."
     )
     taint_reason = Field(
-        fields.TEXT_OR_NULL, "Why it is tainted, or null.", since=versions.TAINTS
+        fields.TEXT_OR_NULL, "Why it is tainted, or null."
     )
     in_use = Field(fields.COUNT, "How many accelerator requests use its devices.")
     users = Field([HostUser], "The oldest of them.")
     programming = Field(
         fields.COUNT,
         "How many operations program its devices, or are to.",
-        since=versions.HOST_OPERATIONS,
     )
     operations = Field(
-        [HostOperation], "The oldest of them.", since=versions.HOST_OPERATIONS
+        [HostOperation], "The oldest of them."
     )

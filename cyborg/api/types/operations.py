@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from cyborg.api import arguments, versions
+from cyborg.api import arguments
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object, Value
 from cyborg.programming import operations
@@ -59,4 +59,4 @@ class Program(Object):
     image_name = Field(_NAME, "The name of an image.")
     function_id = Field(_NAME, "The id of a function: its newest image is written.")
     function_name = Field(_NAME, "The name of a function: its newest image is written.")
-    layout = Field(_NAME, "The name of a layout of a card.", since=versions.LAYOUTS)
+    layout = Field(_NAME, "The name of a layout of a card.")

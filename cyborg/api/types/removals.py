@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from cyborg.api import versions
 from cyborg.api.types import fields, hosts
 from cyborg.api.types.base import Field, Object
 from cyborg.handles import giving_up
@@ -34,7 +33,7 @@ class GivenUp(Object):
     devices = Field([fields.UUID], "The UUIDs of the devices.")
     resource_providers = Field([fields.UUID], "The UUIDs of the resource providers.")
     not_excluded = Field(
-        [str], "What the host may still do that was asked before.", since=versions.CANCELLATION
+        [str], "What the host may still do that was asked before."
     )
 
 
@@ -44,12 +43,9 @@ class Removal(Object):
     given_up = Field(GivenUp, "What was given up.")
 
 
-def answer(given_up: giving_up.GivenUp, version: versions.Version) -> dict[str, Any]:
-    """What was given up, as answers at that microversion show it."""
-    shown = asdict(given_up)
-    for name in GivenUp.absent(version):
-        del shown[name]
-    return {"given_up": shown}
+def answer(given_up: giving_up.GivenUp) -> dict[str, Any]:
+    """What was given up, as answers show it."""
+    return {"given_up": asdict(given_up)}
 
 
 QUERY: fields.Query = {"force": Field(bool, "Give up what is refused otherwise.")}
@@ -57,6 +53,6 @@ QUERY: fields.Query = {"force": Field(bool, "Give up what is refused otherwise."
 OF_HARDWARE: fields.Query = {
     **QUERY,
     "reason": Field(
-        hosts.REASON, "Why, in the administrator's words.", since=versions.HOST_OPERATIONS
+        hosts.REASON, "Why, in the administrator's words."
     ),
 }

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 from cyborg import liveness
-from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object
 
 _BINARY = fields.one_of([liveness.AGENT, liveness.CONDUCTOR])
-_COUNTS = versions.HOST_COUNTS
 _STATE = fields.one_of([liveness.UP, liveness.DOWN])
 
 
@@ -25,13 +23,10 @@ class Service(Object):
     driver_errors = Field(
         {str: str}, "What went wrong in the last report, by driver; and what was refused."
     )
-    devices = Field(
-        fields.COUNT_OR_NULL, "How many devices its host has; null for a conductor.", since=_COUNTS
-    )
+    devices = Field(fields.COUNT_OR_NULL, "How many devices its host has; null for a conductor.")
     not_offered = Field(
         fields.COUNT_OR_NULL,
         "How many accelerators of its host no driver offers; null if that is not known.",
-        since=_COUNTS,
     )
     links = Field([fields.Link], "Links to the service itself.")
     created_at = Field(fields.TIME, "When it was first seen, in UTC.")

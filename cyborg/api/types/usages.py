@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from cyborg.api import versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Field, Object, Value
 
@@ -26,7 +25,6 @@ class Usages(Object):
     known_since = Field(
         fields.TIME_OR_NULL,
         "What ended before does not count, as it is forgotten; null if nothing is.",
-        since=versions.USAGES_SINCE,
     )
 
 

@@ -110,7 +110,7 @@ def site(tmp_path: pathlib.Path) -> Iterator[Site]:
 
 def rows(site: Site, collection: str) -> list[dict[str, Any]]:
     """A collection of the API."""
-    version = {"OpenStack-API-Version": "accelerator 2.17"}
+    version = {"OpenStack-API-Version": "accelerator 2.4"}
     answer = requests.get(f"{site.url}/v2/{collection}", headers=version, timeout=PATIENCE)
     found: list[dict[str, Any]] = answer.json()[collection]
     return found

@@ -46,7 +46,7 @@ def is_clean(site: Site) -> bool:
 
 def cleanings(site: Site) -> list[dict[str, Any]]:
     """The operations that have overwritten, oldest first."""
-    listed = site.call("GET", "/operations?sort_key=id&sort_dir=asc", version="2.8")["operations"]
+    listed = site.call("GET", "/operations?sort_key=id&sort_dir=asc", version="2.4")["operations"]
     return [each for each in listed if each["asked_by"] == "cleaning"]
 
 
@@ -106,7 +106,7 @@ def test_a_card_of_a_pool_keeps_its_function(
     card = start_card("single-program")
     image = card.image(AES)
     card.run(image)
-    site.call("POST", "/function_pools", POOL, "2.9")
+    site.call("POST", "/function_pools", POOL, "2.4")
     written_at = card.runs()["programmed_at"]
 
     leave(ctx, *use(card, function_id=AES))
@@ -165,7 +165,7 @@ def test_the_pools_image_is_not_insisted_on(
     card = start_card("dynamic")
     image = card.image(AES)
     card.run(image)
-    site.call("POST", "/function_pools", POOL, "2.9")
+    site.call("POST", "/function_pools", POOL, "2.4")
     (guest,) = use(card, function_id=AES)
     site.fail("program")
     leave(ctx, guest)
@@ -216,5 +216,5 @@ def test_without_a_blank_image_it_is_not_offered(site: Site, blank: str, start_c
     site.conf.set_override("blank_images", {"CUSTOM_OTHER": blank}, group="cleaning")
     card = start_card("dynamic")
     assert card.offered() == 0
-    (device,) = site.call("GET", "/devices", version="2.19")["devices"]
+    (device,) = site.call("GET", "/devices", version="2.4")["devices"]
     assert "blank_images has no image for host-1_FakeDevice" in device["health_reason"]

@@ -19,7 +19,7 @@ from cyborg.tests.service import until
 
 
 def cancel(card: Card, operation: str) -> requests.Response:
-    return card.site.ask("DELETE", f"/operations/{operation}", version="2.10")
+    return card.site.ask("DELETE", f"/operations/{operation}", version="2.4")
 
 
 def test_what_waits_for_glance_is_cancelled(glance_line: messages.Wire, single: Card) -> None:

@@ -53,7 +53,7 @@ def profile(site: Site, *groups: dict[str, str]) -> None:
 
 
 def candidates(site: Site, query: str = "") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = site.call("GET", PATH + query, version="2.9")["candidates"]
+    found: list[dict[str, Any]] = site.call("GET", PATH + query, version="2.4")["candidates"]
     return found
 
 
@@ -79,7 +79,7 @@ def test_a_preferred_function_comes_first_and_keeps_nothing_away(rack: Site) -> 
 
 def test_equally_good_candidates_have_the_same_rank(rack: Site) -> None:
     profile(rack, {"accel:preferred_function": AES})
-    found = rack.call("GET", PATH, version="2.20")["candidates"]
+    found = rack.call("GET", PATH, version="2.4")["candidates"]
     assert [candidate["rank"] for candidate in found] == [0, 1, 1, 1]
     assert all("rank" not in candidate for candidate in candidates(rack))
 
@@ -106,7 +106,7 @@ def test_groups_are_served_together(rack: Site) -> None:
     )
     with_traits = {"trait:CUSTOM_FAST": "forbidden", "trait:CUSTOM_FAKE_DEVICE": "required"}
     body = {"name": "p", "groups": [FPGA | with_traits]}
-    rack.call("PUT", "/device_profiles/p", body, "2.9")
+    rack.call("PUT", "/device_profiles/p", body, "2.4")
     assert sorted(cards(rack)) == ["fixed", "idle", "zip"]
 
 
@@ -121,7 +121,7 @@ def test_a_standard_trait_chooses(site: Site) -> None:
     )
     site.placement.sync()
     body = {"name": "p", "groups": [FPGA | {"trait:HW_NIC_SRIOV_TRUSTED": "required"}]}
-    site.call("POST", "/device_profiles", body, "2.21")
+    site.call("POST", "/device_profiles", body, "2.4")
 
     (found,) = candidates(site)
 
@@ -142,20 +142,20 @@ def test_a_candidate_can_be_bound(rack: Site, ctx: context.RequestContext) -> No
     boots.bind(ctx, [uuid], models.new_uuid(), **where)
     engine.drain(rack.conf)
     assert rack.call("GET", f"/accelerator_requests/{uuid}")["state"] == "Bound"
-    assert rack.call("GET", "/operations", version="2.9")["operations"] == []
+    assert rack.call("GET", "/operations", version="2.4")["operations"] == []
 
 
 def test_without_placement_it_is_refused(rack: Site) -> None:
     profile(rack, {})
     rack.placement.before = lambda _method, _path: webob.Response(status=500)
-    assert rack.ask("GET", PATH, version="2.9").status_code == 503
+    assert rack.ask("GET", PATH, version="2.4").status_code == 503
     rack.placement.obey()
-    assert rack.ask("GET", PATH, version="2.8").status_code == 404
-    assert rack.ask("GET", f"{PATH}?limit=0", version="2.9").status_code == 400
-    missing = rack.ask("GET", "/device_profiles/gone/candidates", version="2.9")
+    assert rack.ask("GET", PATH, version="2.3").status_code == 404
+    assert rack.ask("GET", f"{PATH}?limit=0", version="2.4").status_code == 400
+    missing = rack.ask("GET", "/device_profiles/gone/candidates", version="2.4")
     assert missing.status_code == 404
     rack.conf.clear_override("auth_type", group="placement")
-    assert rack.ask("GET", PATH, version="2.9").status_code == 501
+    assert rack.ask("GET", PATH, version="2.4").status_code == 501
 
 
 def test_one_request_and_four_selects(
@@ -222,7 +222,7 @@ def test_what_somebody_has_under_another_name_is_not_programmed(
     report(rack, aes=hosts.deployable("host-1_renamed", range(16, 18), **known))
     assert cards(rack) == ["idle 1"]
     body = {"name": "p", "groups": [FPGA | {"accel:function_id": AES}]}
-    rack.call("PUT", "/device_profiles/p", body, "2.9")
+    rack.call("PUT", "/device_profiles/p", body, "2.4")
     assert cards(rack) == ["renamed", "idle 1"]
 
 
@@ -243,7 +243,7 @@ def test_what_contradicts_itself_has_no_candidates(rack: Site) -> None:
     assert cards(rack) == []
     profile_of_no_image = {"accel:bitstream_id": "no-image"}
     body = {"name": "p", "groups": [FPGA | profile_of_no_image]}
-    rack.call("PUT", "/device_profiles/p", body, "2.9")
+    rack.call("PUT", "/device_profiles/p", body, "2.4")
     assert cards(rack) == []
 
 

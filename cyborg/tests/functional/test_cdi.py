@@ -52,7 +52,7 @@ def start(site: Site, soon: None) -> Any:
 
 
 def ask(site: Site, method: str, path: str = "", body: object = None) -> requests.Response:
-    return site.ask(method, f"/allocations{path}", body, "2.23")
+    return site.ask(method, f"/allocations{path}", body, "2.4")
 
 
 def allocate(site: Site) -> dict[str, Any]:
@@ -247,7 +247,7 @@ def test_no_message_names_another_file(tmp_path: pathlib.Path, bad: str) -> None
 def test_a_folder_that_cannot_be_used_is_said(start: Any, folder: pathlib.Path) -> None:
     folder.write_text("I am a file.")
     site = start()
-    services = site.call("GET", "/services", version="2.23")["services"]
+    services = site.call("GET", "/services", version="2.4")["services"]
     (said,) = [each["driver_errors"]["cdi"] for each in services if each.get("driver_errors")]
     assert "[agent] cdi_dir cannot be used" in said
     who = {"uuid": str(uuid.uuid4()), "type": "JOB"}

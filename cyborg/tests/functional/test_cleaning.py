@@ -261,7 +261,7 @@ def test_what_is_required_is_cleaned_after_an_absence(simulate, policy, flags):
 
 
 def kept(site: Site) -> list[dict[str, Any]]:
-    found = site.call("GET", "/history?kind=clean_failed", version="2.11")["history"]
+    found = site.call("GET", "/history?kind=clean_failed", version="2.4")["history"]
     return [{key: each[key] for key in ("reason", "ended_at", "actor")} for each in found]
 
 
@@ -305,7 +305,7 @@ def test_a_handle_that_is_not_clean_is_shown_and_given_to_nobody(site: Site, unc
 def test_the_handle_says_that_it_is_not_clean(site: Site, unclean: str) -> None:
     def handles(query: str = "") -> list[dict[str, Any]]:
         path = f"/attach_handles{query}"
-        found: list[dict[str, Any]] = site.call("GET", path, version="2.22")["attach_handles"]
+        found: list[dict[str, Any]] = site.call("GET", path, version="2.4")["attach_handles"]
         return found
 
     (handle,) = handles("?state=clean_failed")
@@ -320,7 +320,7 @@ def test_the_handle_says_that_it_is_not_clean(site: Site, unclean: str) -> None:
 def test_what_was_cleaned_is_in_the_history(site: Site, unclean: str) -> None:
     def cleaned() -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = site.call(
-            "GET", "/history?kind=cleaned", version="2.22"
+            "GET", "/history?kind=cleaned", version="2.4"
         )["history"]
         return found
 
@@ -328,14 +328,14 @@ def test_what_was_cleaned_is_in_the_history(site: Site, unclean: str) -> None:
     site.obey()
     until(cleaned)
     (entry,) = cleaned()
-    (failed,) = site.call("GET", "/history?kind=clean_failed", version="2.22")["history"]
+    (failed,) = site.call("GET", "/history?kind=clean_failed", version="2.4")["history"]
     for name in ("arq_uuid", "device_uuid", "attach_handle_uuid", "resource_class"):
         assert entry[name] == failed[name], name
     assert entry["project_id"] is not None
 
 
 def test_an_administrator_gives_it_up(site: Site, unclean: str) -> None:
-    site.ask("POST", f"/accelerator_requests/{unclean}/release?force=true", version="2.6")
+    site.ask("POST", f"/accelerator_requests/{unclean}/release?force=true", version="2.4")
     (entry,) = kept(site)
     assert entry["ended_at"] is not None
     assert entry["actor"].startswith("user ")
@@ -344,11 +344,11 @@ def test_an_administrator_gives_it_up(site: Site, unclean: str) -> None:
 def test_why_it_was_given_up_is_recorded(site: Site, unclean: str) -> None:
     path = f"/accelerator_requests/{unclean}/release?force=true"
     reason = {"reason": "The card was reset by hand"}
-    assert site.ask("POST", path, {"reason": ""}, version="2.18").status_code == 400
+    assert site.ask("POST", path, {"reason": ""}, version="2.4").status_code == 400
     # Before, what a client sends is ignored, whatever it is.
-    assert site.ask("POST", path.replace(unclean, RP), [], version="2.17").status_code == 404
-    site.call("POST", path, reason, version="2.18")
-    (entry,) = site.call("GET", "/history?kind=released", version="2.18")["history"]
+    assert site.ask("POST", path.replace(unclean, RP), [], version="2.4").status_code == 404
+    site.call("POST", path, reason, version="2.4")
+    (entry,) = site.call("GET", "/history?kind=released", version="2.4")["history"]
     assert entry["reason"] == reason["reason"]
     assert entry["actor"].startswith("user ")
     assert entry["arq_uuid"] == unclean

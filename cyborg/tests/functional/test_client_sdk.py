@@ -159,7 +159,7 @@ def test_programming_what_runs_already(sdk: _proxy.Proxy, site: Site) -> None:
     (deployable,) = sdk.deployables()
     programmed = sdk.patch_deployable(deployable, PROGRAM)
     assert (programmed.id, programmed.name) == (deployable.id, NAME)
-    (operation,) = site.call("GET", "/operations", version="2.8")["operations"]
+    (operation,) = site.call("GET", "/operations", version="2.4")["operations"]
     assert (operation["state"], operation["image_uuid"]) == ("succeeded", UNKNOWN)
 
 
@@ -311,7 +311,7 @@ def test_from_24_on_the_sdk_takes_pages(site: Site) -> None:
         assert [item.id for item in first(marker=whole[0])] == whole[1 : limit + 1]
 
 
-@pytest.mark.parametrize("version", ["2.0", "2.3", "2.4", str(versions.MAX)])
+@pytest.mark.parametrize("version", ["2.0", "2.3", "2.4"])
 def test_the_sdk_shows_the_sentence_of_an_error_once(site: Site, version: str) -> None:
     sdk = connect(site, version)
     with pytest.raises(exceptions.NotFoundException) as missing:

@@ -156,7 +156,7 @@ def test_what_is_lost_is_claimed_again(job: Site, trigger: str) -> None:
 def told(site: Site) -> list[str]:
     """What the history says of the consumer's claim."""
     path = f"/history?kind=claim_lost&instance_uuid={CONSUMER}"
-    return [each["reason"] for each in site.call("GET", path, version="2.32")["history"]]
+    return [each["reason"] for each in site.call("GET", path, version="2.4")["history"]]
 
 
 def free(site: Site, provider: str) -> int:

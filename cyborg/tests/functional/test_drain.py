@@ -149,7 +149,7 @@ def test_who_may_not_look_at_hosts_reads_plain_words(site: Site) -> None:
     site.populate()
     (device,) = site.call("GET", "/devices")["devices"]
     body = {"reason": "It rattles"}
-    site.call("POST", f"/devices/{device['uuid']}/disable", body, "2.12")
+    site.call("POST", f"/devices/{device['uuid']}/disable", body, "2.4")
     with db.writer() as session:
         db.update(session, models.Device, unhealthy="/sys/x: too hot", taint_reason="rack 4")
         host_id = session.scalars(sa.select(models.Host.id)).one()
@@ -163,7 +163,7 @@ def test_who_may_not_look_at_hosts_reads_plain_words(site: Site) -> None:
         }
         db.upsert(session, models.ResourceProvider, [row], key=["uuid"], update=row)
     for token, seen in (("an administrator's", TOLD), (service.MANAGER_TOKEN, TOLD_A_MANAGER)):
-        headers = {"OpenStack-API-Version": "accelerator 2.17", "X-Auth-Token": token}
+        headers = {"OpenStack-API-Version": "accelerator 2.4", "X-Auth-Token": token}
         found: dict[str, str] = {}
         for each in ("devices", "deployables"):
             url = f"{site.endpoint}/{each}"
@@ -178,19 +178,19 @@ def test_reasons_over_http(site: Site) -> None:
     (device,) = site.call("GET", "/devices")["devices"]
     path = f"/devices/{device['uuid']}"
     body = {"reason": "It rattles"}
-    # Up to 2.11 what a client sends is ignored, whatever it is.
-    site.call("POST", f"{path}/disable", {"nonsense": 1}, "2.11")
-    assert site.call("GET", path, version="2.12")["disabled_reason"] is None
-    site.call("POST", f"{path}/disable", body, "2.12")
-    assert site.call("GET", path, version="2.12")["disabled_reason"] == "It rattles"
-    site.call("POST", f"{path}/disable", version="2.12")
-    assert "disabled_reason" not in site.call("GET", path, version="2.11")
+    # Up to 2.3 what a client sends is ignored, whatever it is.
+    site.call("POST", f"{path}/disable", {"nonsense": 1}, "2.3")
+    assert site.call("GET", path, version="2.4")["disabled_reason"] is None
+    site.call("POST", f"{path}/disable", body, "2.4")
+    assert site.call("GET", path, version="2.4")["disabled_reason"] == "It rattles"
+    site.call("POST", f"{path}/disable", version="2.4")
+    assert "disabled_reason" not in site.call("GET", path, version="2.3")
     wrongs: list[object] = [{"nonsense": 1}, {"reason": ""}, {"reason": 1}, []]
     for wrong in wrongs:
-        assert site.ask("POST", f"{path}/disable", wrong, "2.12").status_code == 400
-        assert site.ask("POST", "/hosts/host-1/drain", wrong, "2.12").status_code == 400
-    assert site.ask("POST", "/hosts/host-1/drain", version="2.11").status_code == 404
-    assert site.ask("POST", "/hosts/unknown/drain", version="2.12").status_code == 404
-    drained = site.call("POST", "/hosts/host-1/drain", body, "2.12")
+        assert site.ask("POST", f"{path}/disable", wrong, "2.4").status_code == 400
+        assert site.ask("POST", "/hosts/host-1/drain", wrong, "2.4").status_code == 400
+    assert site.ask("POST", "/hosts/host-1/drain", version="2.3").status_code == 404
+    assert site.ask("POST", "/hosts/unknown/drain", version="2.4").status_code == 404
+    drained = site.call("POST", "/hosts/host-1/drain", body, "2.4")
     assert (drained["drained"], drained["drain_reason"]) == (True, "It rattles")
-    assert drained == site.call("GET", "/hosts/host-1.example", version="2.12")
+    assert drained == site.call("GET", "/hosts/host-1.example", version="2.4")

@@ -247,7 +247,7 @@ class Chaos:
             if has == wanted:
                 return
         path = f"/history?kind=claim_lost&instance_uuid={consumer}"
-        assert self.site.call("GET", path, version="2.32")["history"]
+        assert self.site.call("GET", path, version="2.4")["history"]
         others = {
             provider: sum(sum(each.values()) for uuid_, each in claims[provider].items())
             - sum(claims[provider].get(consumer, {}).values())

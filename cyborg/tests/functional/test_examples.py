@@ -15,7 +15,7 @@ from cyborg.tests.standalone_site import HOST, TIMEOUT, Site, wait_for
 
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 CONSUMER = "5c1b2b9c-6a1e-4d6e-9a55-6a4d2f0e8a11"
-HEADERS = {"OpenStack-API-Version": "accelerator 2.23"}
+HEADERS = {"OpenStack-API-Version": "accelerator 2.4"}
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_batch_job_has_its_accelerator_as_long_as_it_runs(
     serving: Site, tmp_path: pathlib.Path
 ) -> None:
     look = tmp_path / "look"
-    query = f"curl -s -H 'OpenStack-API-Version: accelerator 2.23' {serving.url}/v2/allocations"
+    query = f"curl -s -H 'OpenStack-API-Version: accelerator 2.4' {serving.url}/v2/allocations"
     printed = run(serving, "batch-job.sh", "dp", "sh", "-c", f"{query} >{look}; env")
     (devices,) = (line for line in printed.splitlines() if line.startswith("CYBORG_DEVICES="))
     assert devices.startswith("CYBORG_DEVICES=0000:0c:")

@@ -92,7 +92,7 @@ def test_a_profile_tells_what_was_missed(cloud: Fpgas) -> None:
         ({"function_id": "-"}, 400, "function_id must be the id of a function."),
         ({"function_id": AES, "device_profile_name": "two"}, 400, "and not both"),
     ):
-        answer = cloud.site.ask("POST", "/function_misses", body, "2.9")
+        answer = cloud.site.ask("POST", "/function_misses", body, "2.4")
         assert (answer.status_code, said in answer.text) == (status, True), answer.text
 
 
@@ -121,7 +121,7 @@ def test_what_there_is_costs_as_much_for_many_pools_as_for_one(
 
     def cost_of_list() -> int:
         with count_sql() as counter:
-            cloud.site.call("GET", "/function_pools", version="2.9")
+            cloud.site.call("GET", "/function_pools", version="2.4")
         return len(counter.statements)
 
     def cost_of_look() -> int:

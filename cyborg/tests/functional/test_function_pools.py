@@ -118,7 +118,7 @@ def test_a_slot_is_ready_only_where_it_could_be_given_out(cloud: Fpgas, how: str
     elif how == "being programmed":
         with db.reader() as session:
             other = session.scalars(sa.select(models.Deployable.uuid)).one()
-        cloud.site.call("POST", f"/deployables/{other}/program", {"function_id": ZIP}, "2.8")
+        cloud.site.call("POST", f"/deployables/{other}/program", {"function_id": ZIP}, "2.4")
     else:
         with db.writer() as session:
             if how == "down":
@@ -177,7 +177,7 @@ def test_what_failed_is_tried_again_after_a_while_or_for_something_else(cloud: F
     assert cloud.look_again() == []
     body = {"name": "p", "function_id": AES, "free": 2, "max_devices": 1}
     image = {"image_uuid": models.new_uuid()}
-    cloud.site.call("PUT", f"/function_pools/{uuid}", body | image, "2.9")
+    cloud.site.call("PUT", f"/function_pools/{uuid}", body | image, "2.4")
     assert cloud.look() == ["host-1_a"]
     cloud.end("no")
     assert cloud.look_again() == []
@@ -209,7 +209,7 @@ def test_a_pool_takes_what_others_can_do_without_and_nothing_else(cloud: Fpgas) 
     assert cloud.shown(zipped)["reason"].endswith("of 2 that match: 2 needed by another pool.")
     # Whoever needs less gives more.
     body = {"name": "aes", "function_id": AES, "free": 1, "max_devices": 9}
-    cloud.site.call("PUT", f"/function_pools/{aes}", body, "2.9")
+    cloud.site.call("PUT", f"/function_pools/{aes}", body, "2.4")
     assert len([name for name in cloud.settle().values() if name == ZIP]) == 3
 
 
@@ -225,7 +225,7 @@ def test_two_pools_do_not_both_count_on_one_surplus(cloud: Fpgas) -> None:
         cloud.end()
     # Three of seven slots stay: two cards, and no two pools have taken one each too many.
     assert list(cloud.runs().values()).count(AES) >= 2
-    listed = cloud.site.call("GET", "/function_pools?name=aes", version="2.9")["function_pools"]
+    listed = cloud.site.call("GET", "/function_pools?name=aes", version="2.4")["function_pools"]
     assert [pool["ready"] >= 3 for pool in listed] == [True]
 
 
@@ -286,8 +286,8 @@ def test_a_deleted_pool_leaves_what_is_programmed(cloud: Fpgas) -> None:
     cloud.report(SIX)
     uuid = cloud.pool(free=5)
     cloud.look()
-    cloud.site.call("DELETE", f"/function_pools/{uuid}", version="2.9")
-    assert cloud.site.ask("GET", f"/function_pools/{uuid}", version="2.9").status_code == 404
+    cloud.site.call("DELETE", f"/function_pools/{uuid}", version="2.4")
+    assert cloud.site.ask("GET", f"/function_pools/{uuid}", version="2.4").status_code == 404
     assert cloud.look_again() == ["host-1_a", "host-1_b"]
     assert cloud.end() == ["host-1_a", "host-1_b"]
     assert cloud.look() == []

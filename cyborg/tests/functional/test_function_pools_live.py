@@ -32,10 +32,10 @@ class Rack:
     def pool(self, **spec: Any) -> str:
         """Create a pool of AES; its uuid."""
         body = {"name": "pool", "function_id": AES, "max_devices": 6, **spec}
-        return str(self.site.call("POST", "/function_pools", body, "2.9")["uuid"])
+        return str(self.site.call("POST", "/function_pools", body, "2.4")["uuid"])
 
     def shown(self, uuid: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.site.call("GET", f"/function_pools/{uuid}", version="2.9")
+        found: dict[str, Any] = self.site.call("GET", f"/function_pools/{uuid}", version="2.4")
         return found
 
     def until_ready(self, uuid: str, slots: int) -> dict[str, Any]:
@@ -110,12 +110,12 @@ def test_what_is_used_is_not_touched_and_is_replaced(rack: Rack) -> None:
 
     # Another pool gets all the others, and not this one.
     body = {"name": "zip", "function_id": ZIP, "free": 99, "max_devices": 6}
-    zipped = rack.site.call("POST", "/function_pools", body, "2.9")["uuid"]
-    rack.site.call("DELETE", f"/function_pools/{uuid}", version="2.9")
+    zipped = rack.site.call("POST", "/function_pools", body, "2.4")["uuid"]
+    rack.site.call("DELETE", f"/function_pools/{uuid}", version="2.4")
 
     rack.until_ready(zipped, 10)
     assert rack.offered() == {name}
-    asked = rack.site.call("GET", "/operations?limit=999", version="2.9")["operations"]
+    asked = rack.site.call("GET", "/operations?limit=999", version="2.4")["operations"]
     assert {operation["asked_by"] for operation in asked} == {
         "function pool pool",
         "function pool zip",

@@ -89,7 +89,7 @@ def test_who_had_which_handle_from_when_to_when(
     assert len(entries()) == 3
 
 
-def owners_view(conf: cfg.ConfigOpts, path: str, project: str, version: str = "2.32") -> Any:
+def owners_view(conf: cfg.ConfigOpts, path: str, project: str, version: str = "2.4") -> Any:
     """What a member of a project is answered."""
     headers = {
         "OpenStack-API-Version": f"accelerator {version}",
@@ -117,7 +117,7 @@ def test_the_owner_of_a_sick_card_is_told_of_it_and_of_nothing_else(
         assert not any(each["actor"] or each["hostname"] for each in found)
         return sorted((each["arq_uuid"], each["ended_at"]) for each in found)
 
-    def healths(version: str = "2.32") -> list[str]:
+    def healths(version: str = "2.4") -> list[str]:
         found = owners_view(conf, "/v2/accelerator_requests", "project-1", version)["arqs"]
         path = f"/v2/accelerator_requests/{found[0]['uuid']}"
         one = owners_view(conf, path, "project-1", version)
@@ -128,7 +128,7 @@ def test_the_owner_of_a_sick_card_is_told_of_it_and_of_nothing_else(
     assert told("project-1") == []
     hosts.apply(hosts.card("a", unhealthy=secret))
     assert healths() == ["unhealthy"] * 2
-    assert healths("2.31") == ["absent"] * 2
+    assert healths("2.3") == ["absent"] * 2
     mine = sorted(boots.states(ctx))
     assert told("project-1") == [(uuid, None) for uuid in mine]
     assert told("project-2") == []
@@ -369,7 +369,7 @@ class Readers:
         self._application = app.load(conf)
 
     def ask(self, path: str, *, project: str | None = None) -> webob.Response:
-        headers = {"OpenStack-API-Version": "accelerator 2.11"}
+        headers = {"OpenStack-API-Version": "accelerator 2.4"}
         asked = webob.Request.blank(f"/v2{path}", headers=headers)
         if project is not None:
             identity = {"HTTP_X_PROJECT_ID": project, "HTTP_X_ROLES": "member,reader"}

@@ -431,18 +431,18 @@ def test_the_api_says_whose_facts_they_are(
     del ctx
     hosts.apply(hosts.card())
     import_all(conf)
-    found = site.call("GET", "/devices", version="2.29")["devices"]
+    found = site.call("GET", "/devices", version="2.4")["devices"]
     assert {(each["hostname"], each["managed_by"]) for each in found} == {
         ("host-1.example", "agent"),
         ("bm-1", "ironic"),
         ("bm-2", "ironic"),
     }
-    mine = site.call("GET", "/devices?managed_by=ironic", version="2.29")["devices"]
+    mine = site.call("GET", "/devices?managed_by=ironic", version="2.4")["devices"]
     assert {each["address"]: each["type"] for each in mine} == DEVICES
-    old = site.call("GET", "/devices", version="2.28")["devices"]
+    old = site.call("GET", "/devices", version="2.3")["devices"]
     assert len(old) == 6
     assert not any("managed_by" in each for each in old)
-    (deployable,) = site.call("GET", "/deployables", version="2.29")["deployables"]
+    (deployable,) = site.call("GET", "/deployables", version="2.4")["deployables"]
     assert deployable["name"] == "host-1_a"
 
 

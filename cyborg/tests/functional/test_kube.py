@@ -20,7 +20,6 @@ from oslo_config import cfg
 
 from cyborg import db
 from cyborg.agent import service as agent_service
-from cyborg.api import versions
 from cyborg.common import errors
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
@@ -33,7 +32,7 @@ from cyborg.tests.kube_server import KubeServer
 from cyborg.tests.service import RP, Site
 
 NODE = "node-1"
-VERSION = "2.28"
+VERSION = "2.4"
 KIND = "cyborg.openstack.org/accelerator"
 
 
@@ -395,19 +394,6 @@ def test_what_cannot_be_had_is_said(tainted: Node) -> None:
     many = tainted.cluster.claim(*[names[0]] * 4)
     assert "409" in plugin.prepare(many)[many[2]].error
     assert tainted.allocation(many[2]) is None
-
-
-def test_a_node_that_is_newer_than_the_api_serves_its_pods(
-    tainted: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in an upgrade: the API serves no microversion above that of the release before."""
-    monkeypatch.setattr(versions, "MAX", versions.NAMED_PROVIDER)
-    plugin = tainted.start()
-    claim = tainted.cluster.claim(tainted.devices()[0])
-    assert plugin.prepare(claim)[claim[2]].error == ""
-    assert tainted.allocation(claim[2])["state"] == "Active"
-    assert plugin.unprepare(claim)[claim[2]].error == ""
-    assert tainted.allocation(claim[2]) is None
 
 
 def call_for(seconds: float, *, is_heard: bool = True) -> claims.Call:

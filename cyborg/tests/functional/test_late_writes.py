@@ -89,10 +89,10 @@ class Host:
         """Have the host's record removed by force, and wait until all is done about that."""
         self.go_down()
         operation = self.card.operation()["uuid"]
-        listed = self.site.call("GET", "/services?binary=cyborg-agent", version="2.6")
+        listed = self.site.call("GET", "/services?binary=cyborg-agent", version="2.4")
         (agent,) = listed["services"]
         path = f"/services/{agent['uuid']}?force=true"
-        given_up = self.site.call("DELETE", path, version="2.10")["given_up"]
+        given_up = self.site.call("DELETE", path, version="2.4")["given_up"]
         (told,) = given_up["not_excluded"]
         assert told.startswith(f"Host host-1 may be writing deployable {NAME} for operation ")
         assert self.card.ended(operation)["state"] == "failed"
@@ -106,7 +106,7 @@ class Host:
     def errors(self) -> dict[str, str]:
         """What the host's last report says of its drivers."""
         path = "/services?binary=cyborg-agent"
-        (shown,) = self.site.call("GET", path, version="2.6")["services"]
+        (shown,) = self.site.call("GET", path, version="2.4")["services"]
         return dict(shown["driver_errors"])
 
     def report(self) -> None:

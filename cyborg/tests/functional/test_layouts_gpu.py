@@ -281,10 +281,10 @@ def test_a_pool_keeps_slots_of_a_mig_profile(
     one: LayoutsSite = start_layouts(cards, "nvidia_gpu_driver", OPTIONS)
     body = {"name": "slices", "function_id": "1g.10gb", "free": 8, "max_devices": 2}
 
-    uuid = one.site.call("POST", "/function_pools", body, "2.9")["uuid"]
+    uuid = one.site.call("POST", "/function_pools", body, "2.4")["uuid"]
 
     def is_full() -> bool:
-        pool = one.site.call("GET", f"/function_pools/{uuid}", version="2.9")
+        pool = one.site.call("GET", f"/function_pools/{uuid}", version="2.4")
         return (pool["ready"], pool["pending"], pool["reason"]) == (14, 0, None)
 
     one.site.hurry(is_full)

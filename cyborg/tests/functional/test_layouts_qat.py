@@ -190,18 +190,6 @@ def test_what_is_no_layout_of_it_is_refused(
     assert sentence in refused.text
 
 
-def test_older_clients_know_no_layouts(qat: LayoutsSite) -> None:
-    shown = qat.deployable(place(qat))
-
-    refused = qat.site.ask(
-        "POST", f"/deployables/{shown['uuid']}/program", {"layout": "dc"}, "2.19"
-    )
-
-    assert refused.status_code == 400
-    older = qat.site.call("GET", f"/deployables/{shown['uuid']}", version="2.19")
-    assert older["program"]["mode"] == "single-program"
-
-
 def test_what_the_kernel_refuses_changes_nothing(qat: LayoutsSite) -> None:
     card, before = place(qat), vfs(qat)
 
@@ -260,10 +248,10 @@ def test_a_pool_keeps_slots_of_a_layout(start_layouts: Any) -> None:
     names = [qat.host.card(each) for each in ("qat", "other", "third")]
     body = {"name": "dc", "function_id": "dc", "free": 6, "max_devices": 2}
 
-    uuid = qat.site.call("POST", "/function_pools", body, "2.9")["uuid"]
+    uuid = qat.site.call("POST", "/function_pools", body, "2.4")["uuid"]
 
     def is_full() -> bool:
-        pool = qat.site.call("GET", f"/function_pools/{uuid}", version="2.9")
+        pool = qat.site.call("GET", f"/function_pools/{uuid}", version="2.4")
         return (pool["ready"], pool["pending"], pool["reason"]) == (8, 0, None)
 
     qat.site.hurry(is_full)

@@ -196,10 +196,10 @@ def test_a_pool_keeps_cards_with_a_shell(start_layouts: Any, xrt: pathlib.Path) 
     fpga: LayoutsSite = start_layouts(cards, "xilinx_fpga_driver", OPTIONS)
     body = {"name": "xdma", "function_id": XDMA, "free": 2, "max_devices": 2}
 
-    uuid = fpga.site.call("POST", "/function_pools", body, "2.9")["uuid"]
+    uuid = fpga.site.call("POST", "/function_pools", body, "2.4")["uuid"]
 
     def is_full() -> bool:
-        pool = fpga.site.call("GET", f"/function_pools/{uuid}", version="2.9")
+        pool = fpga.site.call("GET", f"/function_pools/{uuid}", version="2.4")
         return (pool["ready"], pool["pending"], pool["reason"]) == (2, 0, None)
 
     fpga.site.hurry(is_full)

@@ -353,7 +353,7 @@ def bound_site(site: Site, liar: Liar) -> Site:
 
 def allocate(site: Site) -> requests.Response:
     body = {"consumer": {"uuid": str(uuid.uuid4()), "type": "JOB"}, "device_profile_name": "p"}
-    return site.ask("POST", "/allocations", body, "2.23")
+    return site.ask("POST", "/allocations", body, "2.4")
 
 
 def test_the_api_says_that_a_service_is_unavailable(
@@ -361,7 +361,7 @@ def test_the_api_says_that_a_service_is_unavailable(
 ) -> None:
     for lie, told in QUICK.items():
         liar.lie = told
-        candidates = bound_site.ask("GET", "/device_profiles/p/candidates", version="2.23")
+        candidates = bound_site.ask("GET", "/device_profiles/p/candidates", version="2.4")
         for answer in (allocate(bound_site), candidates):
             assert answer.status_code == 503, (lie, answer.text)
             assert "Placement" in answer.json()["errors"][0]["detail"], lie
@@ -380,7 +380,7 @@ def test_a_service_that_hangs_does_not_stop_the_api(
         asked = [pool.submit(allocate, bound_site) for _ in range(20)]
         while not all(each.done() for each in asked):
             began = time.monotonic()
-            assert bound_site.ask("GET", "/devices", version="2.6").status_code == 200
+            assert bound_site.ask("GET", "/devices", version="2.4").status_code == 200
             longest = max(longest, time.monotonic() - began)
             time.sleep(0.05)
     assert {each.result().status_code for each in asked} == {503}

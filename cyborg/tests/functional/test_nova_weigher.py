@@ -153,7 +153,7 @@ def test_what_is_scarce_is_spared(rack: Site, nova: Compute, by: str) -> None:
     """A card of which something is used comes first, then idle ones that nobody wants more."""
     nova.client.configure(options(rack), {})
     body = {"name": "zips", "function_id": ZIP, "free": 0, "max_devices": 1}
-    rack.call("POST", "/function_pools", body, version="2.9")
+    rack.call("POST", "/function_pools", body, version="2.4")
 
     found = first(nova, nova.make_profile(FPGA), by=by, last="zip")
 

@@ -236,8 +236,8 @@ def test_rules_say_where_they_are_asked() -> None:
 
 def test_what_a_microversion_brings_is_not_there_before(conf: cfg.ConfigOpts) -> None:
     path = "/v2/device_profiles/{uuid_or_name}"
-    assert "put" in document(conf, versions.PROFILE_VISIBILITY)["paths"][path]
-    assert "put" not in document(conf, versions.REGULAR)["paths"][path]
+    assert "put" in document(conf, versions.REGULAR)["paths"][path]
+    assert "put" not in document(conf, versions.DEVICE_STATUS)["paths"][path]
 
 
 @pytest.mark.parametrize("version", [versions.MIN, versions.MAX], ids=str)

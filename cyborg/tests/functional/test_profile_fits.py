@@ -47,7 +47,7 @@ def card(letter: str, numbers: range, *traits: str) -> None:
 
 
 def fits(api: Api) -> dict[str, bool]:
-    found = api.ask("GET", PATH, version="2.32").json["device_profiles"]
+    found = api.ask("GET", PATH, version="2.4").json["device_profiles"]
     assert all(each["fits"] == (not each["warnings"]) for each in found)
     for each in found:
         assert api.call("GET", f"{PATH}/{each['name']}") == each
@@ -81,7 +81,7 @@ def test_a_driver_that_renames_a_trait(api: Api) -> None:
     assert warnings(api, "slow") == [
         "groups[0] fits no device: none that offers FPGA is without CUSTOM_FAST."
     ]
-    body = api.ask("GET", PATH, version="2.31").json["device_profiles"][0]
+    body = api.ask("GET", PATH, version="2.3").json["device_profiles"][0]
     assert "fits" not in body
     assert all("fits no" not in str(each) for each in body["warnings"])
 
@@ -128,7 +128,7 @@ def test_what_a_program_brings_need_not_be_there(api: Api) -> None:
     wanted = {"accel:function_id": "f1", "trait:CUSTOM_FPGA_FUNCTION_ID_INTEL_F1": "required"}
     make("programmed", FPGA | wanted)
     make("asked-for", FPGA | {"trait:CUSTOM_FPGA_FUNCTION_ID_INTEL_F1": "required"})
-    found = api.ask("GET", PATH, version="2.32").json["device_profiles"]
+    found = api.ask("GET", PATH, version="2.4").json["device_profiles"]
     assert {each["name"]: each["fits"] for each in found} == {
         "programmed": True, "asked-for": False
     }  # fmt: skip
@@ -140,7 +140,7 @@ def test_a_page_costs_one_statement_more(
     for number in range(40):
         make(f"p{number}", FPGA | {f"trait:CUSTOM_{number}": "required"})
     counts = []
-    for version in ("2.31", "2.32"):
+    for version in ("2.3", "2.4"):
         with count_sql() as counter:
             api.ask("GET", PATH, version=version)
         counts.append(len(counter.statements))

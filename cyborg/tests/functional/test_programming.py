@@ -159,7 +159,7 @@ def test_what_placement_has_given_out_is_not_programmed(dynamic: Card) -> None:
 
     assert refused.status_code == 409
     assert f"Consumer {consumer} has an allocation of provider {RP}" in refused.text
-    assert dynamic.site.call("GET", "/operations", version="2.8")["operations"] == []
+    assert dynamic.site.call("GET", "/operations", version="2.4")["operations"] == []
     assert dynamic.offered() == HANDLES
     dynamic.site.placement.release(consumer)
     dynamic.run(dynamic.image(AES))
@@ -252,12 +252,12 @@ def test_an_operation_that_waits_says_for_whom(start_card: Any) -> None:
     operation = card.program(image_uuid=models.new_uuid()).json()["uuid"]
 
     def waits() -> str | None:
-        found = card.site.call("GET", f"/operations/{operation}", version="2.8")
+        found = card.site.call("GET", f"/operations/{operation}", version="2.4")
         texts = [str(event["text"]) for event in found["history"]]
         return texts[-1] if len(texts) > 1 else None
 
     assert until(waits).startswith("It waits: Glance answered 503: ")
-    answer = card.site.ask("DELETE", f"/operations/{operation}", version="2.10")
+    answer = card.site.ask("DELETE", f"/operations/{operation}", version="2.4")
     assert answer.status_code == 204
 
 
@@ -349,7 +349,7 @@ def test_operations_are_forgotten_in_the_end(dynamic: Card) -> None:
     dynamic.site.conf.set_override("operation_expiry", 1, group="programming")
 
     def gone() -> bool:
-        return dynamic.site.ask("GET", f"/operations/{operation}", None, "2.8").status_code == 404
+        return dynamic.site.ask("GET", f"/operations/{operation}", None, "2.4").status_code == 404
 
     until(gone)
     assert not dynamic.site.work(work.PROGRAM)

@@ -67,7 +67,7 @@ def test_who_sees_no_operations_is_not_told_who_had_it_programmed(
     application = app.load(conf)
 
     def get(path: str) -> Any:
-        headers = {"OpenStack-API-Version": "accelerator 2.8", "X-Roles": role}
+        headers = {"OpenStack-API-Version": "accelerator 2.4", "X-Roles": role}
         request = webob.Request.blank(f"/v2/{path}", headers=headers | {"X-Project-Id": "p"})
         return request.get_response(application).json
 

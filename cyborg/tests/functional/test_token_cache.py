@@ -96,7 +96,7 @@ def test_what_is_in_memcached_makes_nobody_an_administrator(
 
     def services(name: str) -> int:
         """What comes of a request for administrators."""
-        headers = {"X-Auth-Token": tokens[name], "OpenStack-API-Version": "accelerator 2.6"}
+        headers = {"X-Auth-Token": tokens[name], "OpenStack-API-Version": "accelerator 2.4"}
         return requests.get(f"{url}/services", headers=headers, timeout=PATIENCE).status_code
 
     for expected in (0, 1):

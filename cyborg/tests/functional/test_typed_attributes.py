@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts with types, and the health of devices, as the API shows them from microversion 2.7."""
+"""Facts with types, and the health of devices, as the API shows them from microversion 2.4."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def call(conf: cfg.ConfigOpts) -> Call:
     application = app.load(conf)
 
     def calling(
-        method: str, url: str, body: Any = None, *, version: str = "2.7", status: int = 200
+        method: str, url: str, body: Any = None, *, version: str = "2.4", status: int = 200
     ) -> Any:
         request = webob.Request.blank(url, method=method)
         request.headers["OpenStack-API-Version"] = f"accelerator {version}"
@@ -66,19 +66,19 @@ def test_deployables_show_values_in_their_types(call: Call) -> None:
     assert "attributes_list" not in shown
 
 
-def test_up_to_2_6_deployables_show_one_text(call: Call) -> None:
+def test_up_to_2_3_deployables_show_one_text(call: Call) -> None:
     _report()
     texts = [{key: name} for key, name in _traits(FACTS).items()] + [{"rc": "FPGA"}]
     texts += [{key: str(value)} for key, value in FACTS.items()]
-    for version in ("2.0", "2.6"):
+    for version in ("2.0", "2.3"):
         shown = call("GET", "/v2/deployables", version=version)["deployables"][0]
         assert shown["attributes_list"] == json.dumps(texts)
         assert "attributes" not in shown
 
 
-def test_attributes_are_shown_in_their_types_from_2_7(call: Call) -> None:
+def test_attributes_are_shown_in_their_types_from_2_4(call: Call) -> None:
     _report()
-    for version, value in (("2.7", 81559), ("2.6", "81559"), ("2.0", "81559")):
+    for version, value in (("2.4", 81559), ("2.3", "81559"), ("2.0", "81559")):
         (shown,) = call("GET", "/v2/attributes?key=memory_mib", version=version)["attributes"]
         assert shown["value"] == value
         one = call("GET", f"/v2/attributes/{shown['uuid']}", version=version)
@@ -96,7 +96,7 @@ def test_attributes_are_found_by_their_value_exactly(call: Call) -> None:
     ):
         found = call("GET", f"/v2/attributes?{query}")["attributes"]
         assert [attribute["key"] for attribute in found] == keys
-        call("GET", f"/v2/attributes?{query}", version="2.6", status=400)
+        call("GET", f"/v2/attributes?{query}", version="2.3", status=400)
 
 
 def test_what_is_no_number_is_refused_where_the_fact_is_one(call: Call) -> None:
@@ -105,7 +105,7 @@ def test_what_is_no_number_is_refused_where_the_fact_is_one(call: Call) -> None:
     values = ["", "16 GB", "-1", -1, "1.5", "٣", "1\n", 2**31, "9" * 300]
     for key, value in itertools.product(["memory_mib", "numa_node", "capacity_mib"], values):
         body = {"deployable_id": deployable, "key": key, "value": value}
-        for version in ("2.0", "2.7"):
+        for version in ("2.0", "2.4"):
             call("POST", "/v2/attributes", body, version=version, status=400)
 
 
@@ -150,7 +150,7 @@ def test_devices_show_what_ails_them(call: Call) -> None:
         assert (other["health"], other["health_reason"]) == ("healthy", None)
         assert shown["missing"] is other["missing"] is False
         assert call("GET", f"/v2/devices/{shown['uuid']}") == shown
-        for version in ("2.0", "2.6"):
+        for version in ("2.0", "2.3"):
             old = call("GET", f"/v2/devices/{shown['uuid']}", version=version)
             assert not {"health", "health_reason", "missing"} & old.keys()
 
@@ -173,7 +173,7 @@ def test_devices_are_listed_by_their_health_and_whether_they_are_there(
         ("missing=true&hostname=host-2", []),
     ):
         assert call("GET", f"/v2/devices?{query}")["devices"] == found
-        call("GET", f"/v2/devices?{query}", version="2.6", status=400)
+        call("GET", f"/v2/devices?{query}", version="2.3", status=400)
 
 
 def test_what_is_no_health_is_refused(call: Call) -> None:

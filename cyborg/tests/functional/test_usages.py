@@ -91,7 +91,7 @@ def test_over_http(
     conf.set_override("auth_strategy", "noauth", group="api")
     application = app.load(conf)
 
-    def ask(query: str, project: str | None = None, version: str = "2.13") -> Any:
+    def ask(query: str, project: str | None = None, version: str = "2.4") -> Any:
         headers = {"OpenStack-API-Version": f"accelerator {version}"}
         asked = webob.Request.blank(f"/v2/usages{query}", headers=headers)
         if project is not None:
@@ -102,7 +102,7 @@ def test_over_http(
     (own,) = ask("", "project-2").json["usages"]
     assert (own["project_id"], own["resource_class"], own["in_use"]) == ("project-2", "FPGA", 2)
     assert round(own["hours"]) == 12
-    assert ask("?project_id=project-1", "project-2").json == {"usages": []}
+    assert ask("?project_id=project-1", "project-2").json["usages"] == []
     assert ask("?all_projects=true", "project-2").status_int == 403
     everything = ask("?all_projects=true").json["usages"]
     assert [each["project_id"] for each in everything] == ["project-1", "project-2"]
@@ -110,10 +110,10 @@ def test_over_http(
     (cut,) = ask(f"?project_id=project-1&start={begin:%Y-%m-%dT%H:%M:%SZ}").json["usages"]
     assert round(cut["hours"]) == 2
     conf.set_override("history_expiry", 3600, group="conductor")
-    since = datetime.datetime.fromisoformat(ask("", version="2.32").json["known_since"])
+    since = datetime.datetime.fromisoformat(ask("", version="2.4").json["known_since"])
     assert 0 <= since.timestamp() * 1000 - (now - HOUR) < HOUR
     conf.set_override("history_expiry", 0, group="conductor")
-    assert ask("?project_id=project-1", "project-2", "2.32").json == {
+    assert ask("?project_id=project-1", "project-2", "2.4").json == {
         "usages": [],
         "known_since": None,
     }

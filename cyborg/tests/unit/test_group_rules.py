@@ -92,8 +92,8 @@ def test_a_group_that_breaks_a_rule_is_refused(group: Any, sentence: str) -> Non
         check_groups([{"resources:GPU": "1"}, group])
 
 
-@pytest.mark.parametrize("version", [versions.MIN, versions.CANDIDATE_RANK])
-def test_up_to_220_traits_are_custom_ones(version: versions.Version) -> None:
+@pytest.mark.parametrize("version", [versions.MIN, versions.DEVICE_STATUS])
+def test_up_to_23_traits_are_custom_ones(version: versions.Version) -> None:
     schema = schema_of(types.DeviceProfile, version, sent=True)
     group = {"resources:FPGA": "1", "trait:HW_NIC_SRIOV": "required"}
     with pytest.raises(errors.Invalid, match="should start with CUSTOM_"):

@@ -51,7 +51,9 @@ def test_what_is_no_microversion(header: str) -> None:
         versions.requested(header)
 
 
-@pytest.mark.parametrize("header", ["2.99", "accelerator 1.9", "accelerator 3.0", "-2.3"])
+@pytest.mark.parametrize(
+    "header", ["2.5", "2.32", "2.99", "accelerator 1.9", "accelerator 3.0", "-2.3"]
+)
 def test_what_is_not_served(header: str) -> None:
     with pytest.raises(versions.VersionNotServed, match=rf"range is: \[2.0, {versions.MAX}\]"):
         versions.requested(header)
@@ -61,6 +63,10 @@ def test_a_feature_asks_for_its_microversion() -> None:
     versions.require(versions.Version(2, 2), versions.PROFILE_BY_NAME)
     with pytest.raises(errors.NotAcceptable, match=r"should be 2\.2"):
         versions.require(versions.Version(2, 1), versions.PROFILE_BY_NAME)
+
+
+def test_the_newest_is_the_one_of_this_release() -> None:
+    assert str(versions.requested("latest")) == "2.4"
 
 
 def test_versions_are_ordered_as_numbers() -> None:

@@ -281,7 +281,7 @@ class Scene:
     def program_of(self, provider: str) -> dict[str, Any]:
         """What the deployable of a provider runs."""
         answer = self.cloud.accelerator.get(
-            f"/deployables?rp_uuid={provider}", headers={"OpenStack-API-Version": "accelerator 2.8"}
+            f"/deployables?rp_uuid={provider}", headers={"OpenStack-API-Version": "accelerator 2.4"}
         )
         (deployable,) = answer.json()["deployables"]
         program: dict[str, Any] = deployable["program"]
@@ -307,13 +307,13 @@ class Scene:
     def _pools(self, method: str, path: str = "", **more: Any) -> Any:
         return self.cloud.accelerator.request(
             f"/function_pools{path}", method, raise_exc=True,
-            headers={"OpenStack-API-Version": "accelerator 2.9"}, **more,
+            headers={"OpenStack-API-Version": "accelerator 2.4"}, **more,
         )  # fmt: skip
 
     def operations_of(self, image: str) -> list[dict[str, Any]]:
         """The operations that an image was to be written by."""
         answer = self.cloud.accelerator.get(
-            "/operations", headers={"OpenStack-API-Version": "accelerator 2.8"}
+            "/operations", headers={"OpenStack-API-Version": "accelerator 2.4"}
         )
         listed: list[dict[str, Any]] = answer.json()["operations"]
         return [operation for operation in listed if operation["image_uuid"] == image]

@@ -35,7 +35,7 @@ def undone(scene: Scene) -> Iterator[None]:
     scene.cloud.accelerator.delete("/device_profiles?value=first")
     for image in scene.cloud.image.images(name="first"):
         scene.cloud.image.delete_image(image)
-    headers = {"OpenStack-API-Version": "accelerator 2.9"}
+    headers = {"OpenStack-API-Version": "accelerator 2.4"}
     answer = scene.cloud.accelerator.get("/function_pools", headers=headers)
     for pool in answer.json()["function_pools"]:
         scene.delete_pool(pool["uuid"])

@@ -94,7 +94,7 @@ def port(scene, functions, driver):
     )
     network.create_subnet(network_id=net.id, cidr="192.0.2.0/24", ip_version=4)
     profile = {"name": NAME, "groups": [{**GROUP, **DRIVERS[driver][2]}]}
-    made = scene.cloud.accelerator.post("/device_profiles", json=profile, microversion="2.21")
+    made = scene.cloud.accelerator.post("/device_profiles", json=profile, microversion="2.4")
     assert made.status_code == 201, made.text
     yield network.create_port(
         network_id=net.id, binding_vnic_type="accelerator-direct", device_profile=NAME

@@ -17,7 +17,7 @@ except ImportError:
     HAS_SDK = False
 
 #: The microversion at which requests are sent; and what the modules need of the server.
-MICROVERSION = "2.17"
+MICROVERSION = "2.4"
 
 ARGUMENTS: dict[str, Any] = {"cloud": {"type": "str"}}
 
