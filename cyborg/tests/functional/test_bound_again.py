@@ -21,6 +21,7 @@ from cyborg.importing import store
 from cyborg.importing.convert import Request
 from cyborg.tests import boots, hosts, leaving
 from cyborg.tests.cloud import Cloud
+from cyborg.tests.functional.test_api_samples import Api
 
 pytestmark = [pytest.mark.usefixtures("host_with_cards"), pytest.mark.makes_up_rows]
 
@@ -130,20 +131,25 @@ def left_on_two_hosts() -> str:
 
 
 @pytest.mark.every_database
-def test_each_host_is_judged_and_named_where_an_arq_has_left_something(cloud: Cloud) -> None:
-    arq = left_on_two_hosts()
-    with pytest.raises(errors.Conflict, match="its host host-1 is not known to be down"):
-        giving_up.release_arq(cloud.ctx, arq, force=False)
+def test_each_host_is_judged_and_named_where_an_arq_has_left_something(
+    cloud: Cloud, conf: cfg.ConfigOpts
+) -> None:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    api, arq = Api(conf), left_on_two_hosts()
+    path = f"/v2/accelerator_requests/{arq}/release"
+    refused = api.ask("POST", path)
+    assert refused.status_int == 409
+    assert "its host host-1 is not known to be down" in refused.text
     cloud.go_down()
 
-    given_up = giving_up.release_arq(cloud.ctx, arq, force=False)
+    given_up = api.call("POST", path)["given_up"]
 
-    handles = [each.attach_handle_uuid for each in given_up.arqs]
-    assert [each.host_step for each in given_up.arqs] == ["clean", "clean"]
-    assert given_up.not_excluded == tuple(
+    handles = [each["attach_handle_uuid"] for each in given_up["arqs"]]
+    assert [each["host_step"] for each in given_up["arqs"]] == ["clean", "clean"]
+    assert given_up["not_excluded"] == [
         f"Host {host} may still clean attach handle {handle}, if it was asked before."
         for host, handle in zip(("host-0", "host-1"), handles, strict=True)
-    )
+    ]
 
 
 def test_what_waits_for_cleaning_keeps_what_its_host_cannot_read_meanwhile(cloud: Cloud) -> None:
