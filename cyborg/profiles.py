@@ -177,8 +177,8 @@ def replace_profile(
     visibility: str,
     projects: Sequence[str],
     extra: Mapping[str, str] | None = None,
-) -> models.DeviceProfile:
-    """Replace the fields of a profile by valid ones. ARQs made from it do not change.
+) -> str:
+    """Replace the fields of a profile by valid ones; return its uuid. ARQs of it do not change.
 
     Whether it is enabled stays as it is.
 
@@ -204,7 +204,7 @@ def replace_profile(
     except db_exc.DBDuplicateEntry as exc:
         raise db.RestartTransaction from exc
     LOG.info("Replaced device profile %s (%s)", profile.name, profile.uuid)
-    return profile
+    return profile.uuid
 
 
 def list_profiles(

@@ -89,7 +89,9 @@ class DeviceProfiles(Resource):
     def put_one(self, request: Request, uuid_or_name: str, body: Any) -> models.DeviceProfile:
         """Replace a profile."""
         stored = _stored(request, body)
-        return profiles.replace_profile(request.caller, _key(uuid_or_name), **stored)
+        uuid = profiles.replace_profile(request.caller, _key(uuid_or_name), **stored)
+        # With what is counted of it.
+        return profiles.get_profile(request.caller, profiles.Key("uuid", uuid))
 
     @declare.operation(
         policies.UPDATE, since=versions.REGULAR, member=_MEMBER, success=204
