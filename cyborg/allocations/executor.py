@@ -178,7 +178,8 @@ def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[model
         for arq in arqs
     }
     try:
-        ends = binding.bind_allocated(session, {arq.uuid: arq for arq in arqs}, targets)
+        by_uuid = {arq.uuid: arq for arq in arqs}
+        ends = binding.bind(session, binding.Asker.ALLOCATION, [row.uuid], by_uuid, targets)
     except (errors.Conflict, errors.Invalid, errors.NotFound) as exc:
         raise _Refused(bind_requests.reason_of(exc)) from exc
     failed = [end for end in ends if end.reason]

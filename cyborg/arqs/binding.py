@@ -6,9 +6,10 @@ The API does it at once where that takes nothing but the database, else a conduc
 
 from __future__ import annotations
 
+import enum
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -44,6 +45,10 @@ class _Binds(NamedTuple):
     pairs: Sequence[_Pair]
     clock: Clock
     begin: bool = False
+
+    def deployables(self) -> list[Provider]:
+        """Those that are there."""
+        return [deployable for _, deployable in self.pairs if deployable is not None]
 
 
 def look_up_images(
@@ -118,19 +123,17 @@ def _record(
         work.want(session, work.NOVA_EVENT, instances)
         arqs = release.lock_arqs(session, ctx, {*binds, *unbinds})
         release.refuse_unknown({*binds, *unbinds} - arqs.keys())
-        fresh = {uuid: t for uuid, t in binds.items() if not t.is_of(arqs[uuid])}
-        due: _Binds | None = None
-        if fresh:
-            checked = {uuid: arqs[uuid] for uuid in fresh}
-            _refuse_moves(session, checked, fresh, limits)
-            due = _begin(session, checked, fresh, images, binds.keys())
-        if due and len(fresh) < len(binds):
-            # The binds that were asked for before may be undecided too.
-            _write_begin(session, due.pairs)
-            due = None
-        if instances:
-            _bind_at_once(session, due or _undecided(session, instances), _takes_more)
+        _refuse_moves(session, arqs, binds, limits)
+        bind(session, Asker.PATCH, instances, arqs, binds, images)
         release.unbind(session, [arqs[uuid] for uuid in unbinds])
+
+
+@db.retry
+def bind_instance(claim: work.Claim) -> None:
+    """Decide every BindStarted ARQ of one instance: the handler of ``bind/<instance>``."""
+    claim.checkpoint()
+    with db.writer() as session:
+        bind(session, Asker.CONDUCTOR, [claim.key])
 
 
 def _refuse_moves(
@@ -149,18 +152,58 @@ def _refuse_moves(
         quotas.enforce(session, project, limits[project], quotas.classes_of(session, uuids))
 
 
-def bind_allocated(
-    session: orm.Session, arqs: Mapping[str, models.Arq], targets: Mapping[str, BindTarget]
+class Asker(enum.Enum):
+    """Who asks for a bind: by that it is known what of it is left to a conductor."""
+
+    #: A request of Nova's, which waits for nothing but the database.
+    PATCH = enum.auto()
+    #: The work of an allocation, which has claimed in Placement what it asks for.
+    ALLOCATION = enum.auto()
+    #: The work ``bind/<instance>``: nothing is left.
+    CONDUCTOR = enum.auto()
+
+    def leaves(self, deployable: Provider | None) -> bool:
+        """Whether a bind to the deployable is left.
+
+        A program may have to be written for it, or is being written; or a host prepares the handle.
+        """
+        if deployable is None or self is Asker.CONDUCTOR:
+            return False
+        has_programs = bool(deployable.program_mode) or not deployable.is_settled
+        return has_programs or (self is Asker.PATCH and deployable.prepares)
+
+
+def bind(
+    session: orm.Session,
+    asker: Asker,
+    instances: Collection[str],
+    arqs: Mapping[str, models.Arq] = MappingProxyType({}),
+    targets: Mapping[str, BindTarget] = MappingProxyType({}),
+    images: Mapping[str, glance.Image] = MappingProxyType({}),
 ) -> list[arq_states.BindEnd]:
-    """Bind all ARQs of an allocation, which are locked, and claimed in Placement.
+    """Begin to bind locked ARQs to their targets, all or none, and decide all of the instances.
 
-    What has programs is left to work, as after a request of Nova's; where a host only prepares the
-    handle, the work for that is wanted at once. Returns how the other binds have ended.
+    What the asker leaves is wanted of a conductor. Each of the others has its own result: it ends,
+    as is returned, or keeps BindStarted until a host step for its handle is done.
 
-    :raises NotFound, Invalid, Conflict: as :func:`request_changes` does; nothing is bound then
+    :raises NotFound, Invalid, Conflict: as :func:`request_changes` does
     """
-    begun = _begin(session, arqs, targets, {}, targets.keys())
-    return _bind_at_once(session, begun, _has_programs)
+    if not instances:
+        return []
+    binds = _begin(session, arqs, targets, images) or _undecided(session, instances)
+    coming: Mapping[str, program.Program] = {}
+    if asker is Asker.CONDUCTOR:
+        if _lock_programs(session, binds.deployables()):
+            binds = _undecided(session, instances)
+        coming = operations.will_run(session, binds.deployables())
+    later = [pair for pair in binds.pairs if asker.leaves(pair[1])]
+    if binds.begin:
+        _write_begin(session, later)
+    at_once = binds._replace(pairs=[pair for pair in binds.pairs if not asker.leaves(pair[1])])
+    # Who is not a conductor tells the consumer anyway.
+    ends = _bind(session, at_once, coming, tell_consumer=asker is Asker.CONDUCTOR)
+    work.want(session, work.BIND, {arq.instance_uuid for arq, _ in later if arq.instance_uuid})
+    return ends
 
 
 def _begin(
@@ -168,15 +211,22 @@ def _begin(
     arqs: Mapping[str, models.Arq],
     targets: Mapping[str, BindTarget],
     images: Mapping[str, glance.Image],
-    asked: Collection[str],
-) -> _Binds:
-    """The binds of ARQs, unless one of them is refused; ``asked`` are all of the request."""
-    found = bind_requests.check(session, arqs, targets, images)
-    clock = bind_requests.refuse_second(session, targets, asked, found)
-    for uuid, target in targets.items():
+) -> _Binds | None:
+    """The binds to the targets, unless one of them is refused; None if some are as asked before."""
+    fresh = {uuid: target for uuid, target in targets.items() if not target.is_of(arqs[uuid])}
+    if not fresh:
+        return None
+    found = bind_requests.check(session, {uuid: arqs[uuid] for uuid in fresh}, fresh, images)
+    clock = bind_requests.refuse_second(session, fresh, targets.keys(), found)
+    for uuid, target in fresh.items():
         _mark(arqs[uuid], target, clock)
-    pairs = [(arqs[uuid], found[target.device_rp_uuid]) for uuid, target in targets.items()]
-    return _Binds(sorted(pairs, key=lambda pair: pair[0].id), clock, begin=True)
+    pairs = [(arqs[uuid], found[target.device_rp_uuid]) for uuid, target in fresh.items()]
+    pairs.sort(key=lambda pair: pair[0].id)
+    if len(fresh) == len(targets):
+        return _Binds(pairs, clock, begin=True)
+    # The others may be undecided too.
+    _write_begin(session, pairs)
+    return None
 
 
 def _mark(arq: models.Arq, target: BindTarget, clock: Clock) -> None:
@@ -199,49 +249,10 @@ def _write_begin(session: orm.Session, pairs: Iterable[_Pair]) -> None:
     bind_writes.write(session, [bind_writes.Step(arq, begins=True) for arq, _ in pairs])
 
 
-def _bind_at_once(
-    session: orm.Session, binds: _Binds, is_later: Callable[[Provider], bool]
-) -> list[arq_states.BindEnd]:
-    """Decide the binds but those ``is_later`` of, which are left to work; return how they end."""
-    later = [(arq, dep) for arq, dep in binds.pairs if dep is not None and is_later(dep)]
-    ids = {arq.id for arq, _ in later}
-    if binds.begin:
-        _write_begin(session, later)
-    at_once = [pair for pair in binds.pairs if pair[0].id not in ids]
-    ends = _bind(session, binds._replace(pairs=at_once), {}, tell_consumer=False)
-    work.want(session, work.BIND, {arq.instance_uuid for arq, _ in later if arq.instance_uuid})
-    return ends
-
-
-def _takes_more(deployable: Provider) -> bool:
-    """Whether binds to the deployable may take more than the database."""
-    return deployable.prepares or _has_programs(deployable)
-
-
-def _has_programs(deployable: Provider) -> bool:
-    """Whether a program may have to be written for the bind, or is being written."""
-    return bool(deployable.program_mode) or not deployable.is_settled
-
-
-@db.retry
-def bind_instance(claim: work.Claim) -> None:
-    """Decide every BindStarted ARQ of one instance: the handler of ``bind/<instance>``.
-
-    Each ARQ has its own result. One whose handle needs a host step keeps BindStarted until the
-    step is done.
-    """
-    claim.checkpoint()
-    with db.writer() as session:
-        binds = _undecided(session, [claim.key])
-        if _lock_programs(session, [deployable for _, deployable in binds.pairs]):
-            binds = _undecided(session, [claim.key])
-        known = [deployable for _, deployable in binds.pairs if deployable is not None]
-        _bind(session, binds, operations.will_run(session, known))
-
-
 class _Decision(NamedTuple):
     """How a bind goes on: it ends, or the ARQ gets a handle, or both."""
 
+    arq: models.Arq
     end: arq_states.BindEnd | None = None
     taken: bind_writes.Taken | None = None
 
@@ -251,44 +262,39 @@ def _bind(
     binds: _Binds,
     coming: Mapping[str, program.Program],
     *,
-    tell_consumer: bool = True,
+    tell_consumer: bool,
 ) -> list[arq_states.BindEnd]:
     """Give the ARQs their handles, or say why they get none; return the binds that end here.
 
     :param coming: what deployables in doubt will run, by their uuids
-    :param tell_consumer: whether the consumers are still to be told of the binds that end here
     """
-    groups = {arq.id: arq.request for arq, _ in binds.pairs}
-    refused = {arq.id: matching.why_not_given(arq, dep, coming) for arq, dep in binds.pairs}
-    handles = _take_handles(session, binds.pairs, refused)
-    # When a write began, what was noted is who had a handle by then.
-    doubtful = {dep.id for _, dep in binds.pairs if dep is not None and not dep.is_settled}
-    written = operations.being_written(session, doubtful)
-    decided = [
-        (arq, _decide(arq, groups[arq.id], dep, handles, written, refused[arq.id]))
-        for arq, dep in binds.pairs
-    ]
-    bind_writes.write(
-        session,
-        [
-            bind_writes.Step(arq, binds.begin, each.taken)
-            for arq, each in decided
-            if binds.begin or each.taken
-        ],
-    )
-    ends = [each.end for _, each in decided if each.end is not None]
+    decided = _decide_all(session, binds, coming)
+    steps = [bind_writes.Step(each.arq, binds.begin, each.taken) for each in decided]
+    bind_writes.write(session, [step for step in steps if step.begins or step.taken])
+    ends = [each.end for each in decided if each.end is not None]
     now_ms = binds.clock.now_ms()
     if ends and not arq_states.end_binds(session, ends, now_ms, tell_consumer=tell_consumer):
         raise db.RestartTransaction
-    to_prepare = [each.taken.handle_uuid for _, each in decided if each.taken and not each.end]
+    to_prepare = [each.taken.handle_uuid for each in decided if each.taken and not each.end]
     work.want(session, work.HOST_STEP, to_prepare)
-    _offer_the_rest(session, binds.pairs)
+    _offer_the_rest(session, binds.deployables())
     return ends
 
 
-def _offer_the_rest(session: orm.Session, pairs: Iterable[_Pair]) -> None:
+def _decide_all(
+    session: orm.Session, binds: _Binds, coming: Mapping[str, program.Program]
+) -> list[_Decision]:
+    refused = {arq.id: matching.why_not_given(arq, dep, coming) for arq, dep in binds.pairs}
+    handles = _take_handles(session, binds.pairs, refused)
+    # When a write began, what was noted is who had a handle by then.
+    doubtful = {dep.id for dep in binds.deployables() if not dep.is_settled}
+    written = operations.being_written(session, doubtful)
+    return [_decide(arq, dep, handles, written, refused[arq.id]) for arq, dep in binds.pairs]
+
+
+def _offer_the_rest(session: orm.Session, deployables: Iterable[Provider]) -> None:
     """Want Placement updated where nothing was offered before somebody had a handle."""
-    ids = {dep.id for _, dep in pairs if dep is not None and dep.program_mode}
+    ids = {dep.id for dep in deployables if dep.program_mode}
     if ids:
         row, host = models.Deployable, models.Host
         query = sa.select(host.name).join(models.Device).join(row)
@@ -318,9 +324,9 @@ def _undecided(session: orm.Session, instances: Collection[str]) -> _Binds:
     return _Binds([(row[0], found.get(row[0].device_rp_uuid)) for row in rows], clock)
 
 
-def _lock_programs(session: orm.Session, deployables: Iterable[Provider | None]) -> bool:
+def _lock_programs(session: orm.Session, deployables: Iterable[Provider]) -> bool:
     """Lock the programmable ones, so that their program stays the same; whether there is one."""
-    ids = {found.id for found in deployables if found is not None and found.program_mode}
+    ids = {found.id for found in deployables if found.program_mode}
     if ids:
         row = models.Deployable
         session.execute(sa.select(row.id).where(row.id.in_(ids)).with_for_update(read=True))
@@ -350,7 +356,6 @@ def _take_handles(
 
 def _decide(
     arq: models.Arq,
-    group: RequestGroup,
     deployable: Provider | None,
     handles: _Handles,
     written: Collection[int],
@@ -358,25 +363,26 @@ def _decide(
 ) -> _Decision:
     """How the bind of one ARQ goes on; ``written`` are deployables that are being written."""
     if deployable is None or refused:
-        return _Decision(arq_states.BindEnd(arq, refused))
+        return _Decision(arq, arq_states.BindEnd(arq, refused))
+    group = arq.request
     provider = f"Provider {arq.device_rp_uuid}"
     why_not = matching.why_no_match_when_bound(group, deployable)
     if why_not:
         # A report has changed it since the request was checked, while nobody held a handle.
         changed = Reason.of(reasons.UNAVAILABLE, f"{provider} changed", f"{why_not}.")
-        return _Decision(arq_states.BindEnd(arq, changed))
+        return _Decision(arq, arq_states.BindEnd(arq, changed))
     free = handles[deployable.id]
     if not free:
         none_free = Reason(reasons.NONE_FREE, f"{provider} has no free attach handle.")
-        return _Decision(arq_states.BindEnd(arq, none_free))
+        return _Decision(arq, arq_states.BindEnd(arq, none_free))
     handle = free.pop(0)
     needs_step = deployable.prepares or program.lacking(group, deployable) is not None
     state = models.BIND_STARTED if needs_step else models.BOUND
     needs_write = deployable.id in written
     taken = bind_writes.Taken(handle.id, handle.uuid, state, needs_write)
     if needs_step:
-        return _Decision(taken=taken)
+        return _Decision(arq, taken=taken)
     held = notices.Handle(
         handle.uuid, handle.attach_type, deployable.device.uuid, matching.class_of(deployable)
     )
-    return _Decision(arq_states.BindEnd(arq, handle=held), taken)
+    return _Decision(arq, arq_states.BindEnd(arq, handle=held), taken)

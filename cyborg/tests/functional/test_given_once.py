@@ -109,7 +109,7 @@ def test_one_that_is_taken_while_the_report_is_applied(
     _report(OLD)
     # Accepted before the report, and decided beside it, by a conductor.
     with monkeypatch.context() as patch:
-        patch.setattr(binding, "_takes_more", lambda deployable: True)
+        patch.setattr(binding.Asker, "leaves", lambda asker, deployable: True)
         arqs = boots.arqs(ctx)
         boots.bind(ctx, arqs, models.new_uuid(), device_rp_uuid=provider_uuid(OLD))
     assert set(boots.states(ctx).values()) == {models.BIND_STARTED}
