@@ -143,7 +143,7 @@ _OTHER = (
     )
     .limit(1)
 )
-#: Devices with what :func:`_check_match` reads of them and their hosts, locked so that others may
+#: Devices with what :func:`_check_device` reads of them and their hosts, locked so that others may
 #: bind to them, but not change that. Hosts first, as reports do: MariaDB locks in the order in
 #: which it reads. Then the clock, and an instance that has another ARQ. Made once, since making it
 #: takes longer than running it.
@@ -210,52 +210,54 @@ def _check_match(
     deployable: Provider,
     coming: Mapping[str, program.Program],
 ) -> None:
-    host = deployable.device.host
+    host, provider = deployable.device.host, f"provider {target.device_rp_uuid}"
     if target.hostname not in {host.name, host.node}:
         raise errors.Invalid(
-            f"provider {target.device_rp_uuid} is not on that host; give the host on which the "
-            "provider is.",
-            "hostname",
+            f"{provider} is not on that host; give the host on which the provider is.", "hostname"
         )
     _check_host(host)
-    if deployable.device.status != models.ENABLED:
-        raise errors.Conflict(
-            f"the device of provider {target.device_rp_uuid} is disabled; choose another provider "
-            f"or enable device {deployable.device.uuid}.",
-            "device_rp_uuid",
-        )
-    if matching.is_kept_from(group, deployable):
-        raise errors.Conflict(
-            f"provider {target.device_rp_uuid} is tainted, and group {arq.device_profile_group_id} "
-            f"of device profile {arq.device_profile_name} does not tolerate that; choose another "
-            "provider.",
-            "device_rp_uuid",
-        )
-    if deployable.device.unhealthy is not None:
-        raise NotGiven(
-            "device_rp_uuid",
-            f"the device of provider {target.device_rp_uuid} is unhealthy; choose another provider",
-            deployable.device.unhealthy,
-        )
-    if deployable.withheld is not None:
-        raise NotGiven(
-            "device_rp_uuid",
-            f"nothing of provider {target.device_rp_uuid} is given out; choose another one",
-            deployable.withheld,
-        )
+    _check_device(arq, group, deployable)
     why_not = matching.why_not_now(group, deployable, coming)
     if why_not:
         raise errors.Conflict(
-            f"the deployable of provider {target.device_rp_uuid} is {why_not}; choose another "
-            "provider.",
+            f"the deployable of {provider} is {why_not}; choose another provider.",
             "device_rp_uuid",
         )
     why_not = matching.why_no_match(group, deployable)
     if why_not:
-        raise errors.Invalid(
-            f"provider {target.device_rp_uuid} does not fit group {arq.device_profile_group_id} "
-            f"of device profile {arq.device_profile_name}: {why_not}.",
+        raise errors.Invalid(f"{provider} does not fit {_asks(arq)}: {why_not}.", "device_rp_uuid")
+
+
+def _asks(arq: models.Arq) -> str:
+    """What asks for the ARQ, in a sentence."""
+    return f"group {arq.device_profile_group_id} of device profile {arq.device_profile_name}"
+
+
+def _check_device(arq: models.Arq, group: RequestGroup, deployable: Provider) -> None:
+    device, provider = deployable.device, f"provider {deployable.rp_uuid}"
+    if device.status != models.ENABLED:
+        raise errors.Conflict(
+            f"the device of {provider} is disabled; choose another provider or enable device "
+            f"{device.uuid}.",
             "device_rp_uuid",
+        )
+    if matching.is_kept_from(group, deployable):
+        raise errors.Conflict(
+            f"{provider} is tainted, and {_asks(arq)} does not tolerate that; choose another "
+            "provider.",
+            "device_rp_uuid",
+        )
+    if device.unhealthy is not None:
+        raise NotGiven(
+            "device_rp_uuid",
+            f"the device of {provider} is unhealthy; choose another provider",
+            device.unhealthy,
+        )
+    if deployable.withheld is not None:
+        raise NotGiven(
+            "device_rp_uuid",
+            f"nothing of {provider} is given out; choose another one",
+            deployable.withheld,
         )
 
 
@@ -270,9 +272,7 @@ def _check_program(
     )
     if why_not:
         raise errors.Invalid(
-            f"what group {arq.device_profile_group_id} of device profile "
-            f"{arq.device_profile_name} asks for contradicts itself: {why_not}.",
-            "device_rp_uuid",
+            f"what {_asks(arq)} asks for contradicts itself: {why_not}.", "device_rp_uuid"
         )
 
 
@@ -288,5 +288,3 @@ def _refuse_two_programs(groups: Sequence[RequestGroup], deployable: Provider) -
                     "provider for one of them.",
                     "device_rp_uuid",
                 )
-
-

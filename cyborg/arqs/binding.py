@@ -6,6 +6,7 @@ The API does it at once where that takes nothing but the database, else a conduc
 
 from __future__ import annotations
 
+import collections
 import enum
 import json
 import time
@@ -285,7 +286,7 @@ def _decide_all(
     session: orm.Session, binds: _Binds, coming: Mapping[str, program.Program]
 ) -> list[_Decision]:
     refused = {arq.id: matching.why_not_given(arq, dep, coming) for arq, dep in binds.pairs}
-    handles = _take_handles(session, binds.pairs, refused)
+    handles = _take_handles(session, binds, refused)
     # When a write began, what was noted is who had a handle by then.
     doubtful = {dep.id for dep in binds.deployables() if not dep.is_settled}
     written = operations.being_written(session, doubtful)
@@ -338,19 +339,14 @@ _Handles = Mapping[int, list[sa.Row[int, str, str]]]
 
 
 def _take_handles(
-    session: orm.Session, pairs: Sequence[_Pair], refused: Mapping[int, Reason | None]
+    session: orm.Session, binds: _Binds, refused: Mapping[int, Reason | None]
 ) -> _Handles:
     """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""
-    needed: dict[int, int] = {}
-    single = {dep.id for _, dep in pairs if dep is not None and dep.num_accelerators == 1}
-    for arq, deployable in pairs:
-        if deployable is not None and not refused[arq.id]:
-            needed[deployable.id] = needed.get(deployable.id, 0) + 1
+    wanted = (dep.id for arq, dep in binds.pairs if dep is not None and not refused[arq.id])
+    single = {dep.id for dep in binds.deployables() if dep.num_accelerators == 1}
     return {
-        deployable_id: taking.lock(
-            session, deployable_id, count, is_one=deployable_id in single
-        )
-        for deployable_id, count in sorted(needed.items())
+        id_: taking.lock(session, id_, count, is_one=id_ in single)
+        for id_, count in sorted(collections.Counter(wanted).items())
     }
 
 

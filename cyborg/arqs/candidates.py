@@ -124,30 +124,31 @@ def search(
     """
     if not clients.configured(conf, "placement"):
         raise errors.NotOffered("There is no Placement: [placement] auth_type is not set here.")
-    parsed = {index: RequestGroup.parse(group) for index, group in enumerate(groups)}
-    asked = {index: group for index, group in parsed.items() if group.resources}
+    parsed = enumerate(map(RequestGroup.parse, groups))
+    asked = {index: group for index, group in parsed if group.resources}
     wanted = [group.without_tainted() for group in asked.values()]
     try:
         found = _ask(client.Client(conf), wanted, most, host)
     except ka_exc.ClientException as exc:
         raise errors.ServiceUnavailable("Placement cannot be reached at present.") from exc
     with db.reader() as session:
-        named = {uuid for uuids in found.providers for uuid in uuids}
-        rows = providers.read(session, named)
+        rows = providers.read(session, set[str]().union(*found.providers))
         cards = {row.device.id for row in rows.values()}
         scarce = _Scarce.read(session, cards, found) if len(found.providers) > 1 else None
-    candidates = [
-        candidate
-        for uuids in found.providers
-        if all(uuid in rows for uuid in uuids)
-        and (candidate := _candidate(asked, [rows[uuid] for uuid in uuids], found.free))
-    ]
-    used = _used({dep.id for candidate in candidates for dep in candidate.programmed})
-    free = [each for each in candidates if used.isdisjoint(dep.id for dep in each.programmed)]
+    free = _not_used(_fitting(asked, rows, found))
     if scarce is not None:
         free = [replace(each, scarce=scarce.of(asked, each.choices)) for each in free]
     ranked = sorted(free, key=lambda candidate: candidate.order())
     return Found(candidates=ranked, named=len(found.providers))
+
+
+def _fitting(
+    asked: Mapping[int, RequestGroup], rows: Mapping[str, Provider], found: client.Combinations
+) -> list[Candidate]:
+    """The candidates that could be bound if all of them is free."""
+    known = [uuids for uuids in found.providers if rows.keys() >= set(uuids)]
+    made = (_candidate(asked, [rows[uuid] for uuid in uuids], found.free) for uuids in known)
+    return [candidate for candidate in made if candidate]
 
 
 def _ask(
@@ -205,17 +206,20 @@ class _Scarce:
         return sum(amount < self.idle.get(card, 0) for card, amount in taken.items()), wanted
 
 
-def _used(deployables: Collection[int]) -> set[int]:
-    """Which of the deployables are in use, and so are not programmed.
+def _not_used(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those of which nothing would be programmed that is in use.
 
     Unlike for :mod:`cyborg.programming.guard`, an ARQ that waits for the same program counts: it is
     not known yet whether that will be written.
     """
-    if not deployables:
-        return set()
+    programmed = {dep.id for candidate in candidates for dep in candidate.programmed}
+    if not programmed:
+        return list(candidates)
+    kinds = (availability.users(programmed), availability.left(programmed))
+    query = sa.union(*(sa.select(each.c.deployable_id) for each in kinds))
     with db.reader() as session:
-        kinds = (availability.users(deployables), availability.left(deployables))
-        return set(session.scalars(sa.union(*(sa.select(each.c.deployable_id) for each in kinds))))
+        used = set(session.scalars(query))
+    return [each for each in candidates if used.isdisjoint(dep.id for dep in each.programmed)]
 
 
 def _candidate(

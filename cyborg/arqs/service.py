@@ -288,22 +288,40 @@ def list_arqs(
     if wanted.get("state") == models.DELETING:
         return [] if only_resolved else _deleting(ctx, page, wanted)
     instance = wanted.get("instance_uuid")
-    is_plain = wanted.keys() == {"instance_uuid"} and page == paging.Page(limit=page.limit)
-    resolved = _ARQ.state.in_(arq_states.RESOLVED)
-    where = (resolved,) if only_resolved and instance is None else ()
-    if instance is not None and is_plain and page.limit is not None:
+    if instance is None:
+        where = (_ARQ.state.in_(arq_states.RESOLVED),) if only_resolved else ()
+        return _select(ctx, page, wanted, *where)
+    is_plain = len(wanted) == 1 and page == paging.Page(limit=page.limit)
+    if is_plain and page.limit is not None:
         # What Nova asks for with each boot.
         found = _of_instance(ctx, instance, page.limit)
     else:
-        with db.reader() as session:
-            query = paging.select(session, _visible(ctx), COLUMNS, page, wanted, where=where)
-            found = [Shown._make(row) for row in session.execute(query)]
-    if only_resolved and instance is not None:
-        cut = page.marker is not None or len(found) == page.limit
-        whole = not cut and len(wanted) == 1
-        if any(_undecided(arq) for arq in found) or (not whole and _has_undecided(ctx, instance)):
-            raise errors.Unresolved(f"Some ARQs of instance {instance} are not resolved yet.")
+        found = _select(ctx, page, wanted)
+    if only_resolved:
+        _refuse_undecided(ctx, page, wanted, found)
     return found
+
+
+def _select(
+    ctx: RequestContext,
+    page: paging.Page,
+    wanted: Mapping[str, str],
+    *where: sa.ColumnElement[bool],
+) -> list[Shown]:
+    with db.reader() as session:
+        query = paging.select(session, _visible(ctx), COLUMNS, page, wanted, where=where)
+        return [Shown._make(row) for row in session.execute(query)]
+
+
+def _refuse_undecided(
+    ctx: RequestContext, page: paging.Page, wanted: Mapping[str, str], found: Sequence[Shown]
+) -> None:
+    """Return if no ARQ of the wanted instance is undecided, whether it is found or not."""
+    instance = wanted["instance_uuid"]
+    is_part = len(wanted) > 1 or page.marker is not None or len(found) == page.limit
+    is_decided = all(arq.state in arq_states.RESOLVED for arq in found)
+    if not is_decided or (is_part and _has_undecided(ctx, instance)):
+        raise errors.Unresolved(f"Some ARQs of instance {instance} are not resolved yet.")
 
 
 def _of_instance(ctx: RequestContext, instance: str, limit: int) -> list[Shown]:
@@ -339,10 +357,6 @@ def await_binds(ctx: RequestContext, instance: str, seconds: float) -> None:
             return
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
         pause = min(2 * pause, _LONGEST_PAUSE)
-
-
-def _undecided(arq: Shown) -> bool:
-    return arq.state not in arq_states.RESOLVED
 
 
 def _has_undecided(ctx: RequestContext, instance: str) -> bool:
