@@ -159,7 +159,7 @@ def _note(
             left[provider or ""] -= 1
             if left[provider or ""] < 0:
                 lacking.append(arq)
-        note = functools.partial(arq_states.note_audit, session, mine)
+        note = functools.partial(arq_states.note, session, mine)
         is_new = note(missed.is_(None), _ARQ.id.in_(lacking), allocation_missed_ms=db.now_ms()) > 0
         is_over = note(missed.is_not(None), _ARQ.id.not_in(lacking), allocation_missed_ms=None) > 0
         if why or is_over:

@@ -198,9 +198,9 @@ def _record(
     with db.writer() as session:
         work.hold(session, claim)
         again = arq.id.in_(claimed_again)
-        arq_states.note_audit(session, again, allocation_missed_ms=None)
+        arq_states.note(session, again, allocation_missed_ms=None)
         noted = {"allocation_missed_ms": since, "instance_asked_ms": asked}
-        if arq_states.note_audit(session, arq.id.in_(lacking), *_same(claim), **noted):
+        if arq_states.note(session, arq.id.in_(lacking), *_same(claim), **noted):
             work.want(session, work.INSTANCES, [orphans.KEY])
         # What is noted is reserved.
         work.want(session, work.PLACEMENT, [claim.key])

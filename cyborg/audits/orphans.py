@@ -220,7 +220,7 @@ def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
     overdue = sa.select(arq.instance_uuid).where(_is_overdue(grace), gone).distinct()
     with db.writer() as session:
         work.hold(session, claim)
-        arq_states.note_audit(session, arq.instance_uuid.in_(answers.asked), **values)
+        arq_states.note(session, arq.instance_uuid.in_(answers.asked), **values)
         return [uuid for uuid in session.scalars(overdue) if uuid is not None]
 
 

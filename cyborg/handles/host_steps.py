@@ -258,11 +258,8 @@ def _prepare_again(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situatio
 @db.retry
 def _keep_key(claim: work.Claim, situation: _Situation, key: str) -> None:
     """Keep the secret that a guest's handle has now: a host that has lost it has made another."""
-    arq = models.Arq
-    other = sa.func.coalesce(arq.access_key, "") != key
-    ours = (*_has_it(situation), arq.state == models.BOUND)
     with _holding(claim) as session:
-        db.update(session, arq, *ours, other, access_key=key)
+        arq_states.keep_key(session, key, *_has_it(situation))
 
 
 def _await_programming(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -80,9 +80,6 @@ def _lockable(*which: sa.ColumnElement[bool]) -> dict[bool, sa.Select[models.Arq
 #: These are made once, since making them takes longer than running them.
 _LOCK = _lockable(models.Arq.uuid.in_(sa.bindparam("uuids", expanding=True)))
 _LOCK_OF_INSTANCE = _lockable(models.Arq.instance_uuid == sa.bindparam("instance"))
-_DELETE = sa.delete(cast(sa.Table, models.Arq.__table__)).where(
-    models.Arq.__table__.c.id.in_(sa.bindparam("ids", expanding=True))
-)
 
 
 def _given(ctx: RequestContext, **values: Any) -> dict[str, Any]:
@@ -158,7 +155,7 @@ def delete(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     if not arqs:
         return
     held, kept = _leave(session, arqs)
-    db.matched(session, _DELETE, {"ids": [arq.id for arq in arqs]})
+    arq_states.delete(session, arqs)
     _announce(session, notices.ARQ_DELETED, arqs, models.DELETING, held)
     _discard_missing(session, [handle for id_, handle in held.items() if id_ not in kept])
     for arq in arqs:
@@ -307,7 +304,7 @@ def force(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
     if not arqs:
         return
     held = _held(session, arqs)
-    db.matched(session, _DELETE, {"ids": [arq.id for arq in arqs]})
+    arq_states.delete(session, arqs)
     _announce(session, notices.ARQ_RELEASED, arqs, models.DELETING, held)
     _announce(session, notices.ARQ_DELETED, arqs, models.DELETING, held)
     _want_events_of_others(session, arqs)

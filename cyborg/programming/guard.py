@@ -13,7 +13,7 @@ from cyborg import db
 from cyborg.db import models
 from cyborg.peers import glance
 from cyborg.programming import program
-from cyborg.states import availability
+from cyborg.states import arq_states, availability
 
 
 def why_not(
@@ -124,9 +124,8 @@ def note_needs(
     query = sa.select(arq.id).join(handle, handle.id == arq.attach_handle_id)
     held = query.where(handle.deployable_id == deployable.id)
     if ids := list(session.scalars(held.where(arq.needs_write.is_not(needs_write)))):
-        values = {"needs_write": needs_write, "updated_at": arq.updated_at}
         still = (arq.id.in_(ids), arq.attach_handle_id.is_not(None))
-        if db.update(session, arq, *still, **values) < len(ids):
+        if arq_states.note(session, *still, needs_write=needs_write) < len(ids):
             raise db.RestartTransaction
     if left_too:
         left = sa.and_(handle.deployable_id == deployable.id, handle.is_left)

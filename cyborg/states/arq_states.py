@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -150,12 +150,25 @@ def _measure(ends: Sequence[BindEnd], now_ms: float) -> None:
         )
 
 
-def note_audit(session: orm.Session, *where: sa.ColumnElement[bool], **values: Any) -> int:
-    """Record what an audit has found of ARQs that meet ``where``; return of how many.
-
-    Nothing that the API shows changes with it.
-    """
+def note(session: orm.Session, *where: sa.ColumnElement[bool], **values: Any) -> int:
+    """Record of ARQs that meet ``where`` what the API does not show; return of how many."""
     return db.update(session, models.Arq, *where, updated_at=models.Arq.updated_at, **values)
+
+
+def keep_key(session: orm.Session, key: str, *where: sa.ColumnElement[bool]) -> None:
+    """Keep the secret of the handle of the Bound ARQ that meets ``where``, if that is another."""
+    other = sa.func.coalesce(models.Arq.access_key, "") != key
+    db.update(session, models.Arq, models.Arq.state == BOUND, *where, other, access_key=key)
+
+
+_ARQ = cast(sa.Table, models.Arq.__table__)
+#: Made once, since making it takes longer than running it.
+_DELETE = sa.delete(_ARQ).where(_ARQ.c.id.in_(sa.bindparam("ids", expanding=True)))
+
+
+def delete(session: orm.Session, arqs: Iterable[models.Arq]) -> None:
+    """Delete locked ARQs: a caller has seen to what they leave."""
+    db.matched(session, _DELETE, {"ids": [arq.id for arq in arqs]})
 
 
 def restart_clocks(session: orm.Session, *where: sa.ColumnElement[bool]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import pathlib
 import re
@@ -102,3 +103,38 @@ def test_no_other_module_names_the_states_of_handles() -> None:
         if "tests" not in path.parts and _NAMED.search(path.read_text())
     }
     assert names == _MAY
+
+
+#: Where rows of ARQs are made and changed: the changes, a bind, a request and an import.
+_WRITERS = {
+    "states/arq_states.py",
+    "arqs/bind_writes.py",
+    "arqs/service.py",
+    "importing/store.py",
+}
+_TABLE_OF_ARQS = re.compile(r"(^|[._ ])(ARQS?|Arq|arq)\b")
+
+
+def _writes_arqs(node: ast.AST) -> bool:
+    """Whether it is a statement that changes rows of ARQs, or sets a value of one."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return ast.unparse(node.value) == "arq"
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    owner = ast.unparse(node.func.value)
+    if node.func.attr not in {"update", "insert", "delete"} or owner not in {"sa", "db"}:
+        return False
+    # sa.update(table), db.update(session, table, …)
+    table = node.args[["sa", "db"].index(owner)]
+    return bool(_TABLE_OF_ARQS.search(ast.unparse(table)))
+
+
+def test_few_modules_write_arqs() -> None:
+    """Each change of an ARQ is found in one of these; others call what they offer."""
+    paths = [path for path in (ROOT / "cyborg").rglob("*.py") if "tests" not in path.parts]
+    writers = {
+        str(path.relative_to(ROOT / "cyborg"))
+        for path in paths
+        if any(map(_writes_arqs, ast.walk(ast.parse(path.read_text()))))
+    }
+    assert writers == _WRITERS
