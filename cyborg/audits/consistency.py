@@ -7,7 +7,8 @@ constraints cannot express, such as that everything unfinished has a row of work
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,26 +27,36 @@ DONE_WITHIN = 120
 _OF_THE_CLOUD = frozenset({work.INSTANCES, notifications.KIND, work.LATE_CLAIM})
 
 
+#: What is said of each row that a query finds, with its columns in place of the braces.
+_Rule = tuple[str, sa.Executable]
+
+
+def _broken(session: orm.Session, *rules: Iterable[_Rule]) -> list[str]:
+    chained = itertools.chain(*rules)
+    return [said.format(*row) for said, query in chained for row in session.execute(query)]
+
+
 def violations() -> list[str]:
     """A sentence for each ARQ, handle, deployable, host or operation that breaks a rule.
 
     All is read in one transaction, so that a concurrent change is seen as a whole or not at all.
     """
     with db.snapshot() as session:
-        return [
-            *_wrong_fields(session),
-            *_wrong_handles(session),
-            *_wrong_provider(session),
-            *_without_work(session),
-            *_gone_but_kept(session),
-            *_wrong_parent(session),
-            *_removed_but_kept(session),
-            *_given_without_agent(session),
-            *_programs_without_work(session),
-            *_wrong_end(session),
-            *_wrong_function(session),
-            *_wrong_allocations(session),
-        ]
+        found = _broken(
+            session,
+            _wrong_fields(),
+            _wrong_handles(),
+            _wrong_provider(),
+            _without_work(),
+            _gone_but_kept(),
+            _wrong_parent(),
+            _removed_but_kept(),
+            _given_without_agent(),
+            _programs_without_work(),
+            _wrong_end(),
+            _wrong_allocations(),
+        )
+        return [*found, *_wrong_function(session)]
 
 
 def orphans(age: float = DONE_WITHIN) -> list[str]:
@@ -54,9 +65,13 @@ def orphans(age: float = DONE_WITHIN) -> list[str]:
     Rows younger than ``age`` seconds do not count: a conductor may still take them. Some kinds of
     work are about the whole cloud and name no object.
     """
-    row = models.Work
+    with db.reader() as session:
+        return _broken(session, _not_done(db.now_ms() - round(age * 1000)))
+
+
+def _not_done(old: sa.ColumnElement[int]) -> Iterator[_Rule]:
+    row, notice = models.Work, models.Notification
     free = sa.or_(row.owner.is_(None), row.lease_ms < db.now_ms())
-    old = db.now_ms() - round(age * 1000)
     about_nothing = (
         sa.select(row.kind, row.key)
         .where(
@@ -67,37 +82,21 @@ def orphans(age: float = DONE_WITHIN) -> list[str]:
         )
         .order_by(row.kind, row.key)
     )
+    yield "Work {}/{} is about nothing that there is.", about_nothing
+    waited = (db.now_ms() - sa.func.min(row.due_ms)) // 1000
     left_alone = (
-        sa.select(row.kind, sa.func.count(), db.now_ms() - sa.func.min(row.due_ms))
+        sa.select(row.kind, sa.func.count(), waited)
         .where(free, row.due_ms < old)
         .group_by(row.kind)
         .order_by(row.kind)
     )
-    with db.reader() as session:
-        return [
-            *(
-                f"Work {kind}/{key} is about nothing that there is."
-                for kind, key in session.execute(about_nothing)
-            ),
-            *(
-                f"No conductor does the work of kind {kind}: {count} rows wait, for up to "
-                f"{waited_ms // 1000} seconds."
-                for kind, count, waited_ms in session.execute(left_alone)
-            ),
-            *_unsent(session, old),
-        ]
-
-
-def _unsent(session: orm.Session, old: sa.ColumnElement[int]) -> Iterator[str]:
-    """Notifications without work to send them, because no conductor is configured to send."""
-    row = models.Notification
-    has_work = sa.exists().where(models.Work.kind == notifications.KIND)
-    unsent = sa.select(sa.func.count()).select_from(row).where(row.occurred_ms < old, ~has_work)
-    if count := session.scalar(unsent):
-        yield (
-            f"No conductor sends notifications, and {count} wait: give [{notifications.GROUP}] "
-            "driver the same value for all services."
-        )
+    said = "No conductor does the work of kind {}: {} rows wait, for up to {} seconds."
+    yield said, left_alone
+    # Without work to send them, because no conductor is configured to send.
+    count, has_work = sa.func.count(notice.id), sa.exists().where(row.kind == notifications.KIND)
+    unsent = sa.select(count).where(notice.occurred_ms < old, ~has_work).having(count > 0)
+    said = f"give [{notifications.GROUP}] driver the same value for all services."
+    yield f"No conductor sends notifications, and {{}} wait: {said}", unsent
 
 
 def _names(key: orm.InstrumentedAttribute[str]) -> list[sa.Exists]:
@@ -115,7 +114,7 @@ def _names(key: orm.InstrumentedAttribute[str]) -> list[sa.Exists]:
     return [sa.exists().where(column == key) for column in columns]
 
 
-def _wrong_fields(session: orm.Session) -> Iterator[str]:
+def _wrong_fields() -> Iterator[_Rule]:
     """A bound ARQ has all fields of its binding, and an unbound one has none of them."""
     arq = models.Arq
     complete = sa.and_(
@@ -133,11 +132,10 @@ def _wrong_fields(session: orm.Session) -> Iterator[str]:
             arq.state == models.DELETING,
         )
     )
-    for uuid, state in session.execute(query):
-        yield f"ARQ {uuid} is {state}, but its fields or its attach handle do not fit that."
+    yield "ARQ {} is {}, but its fields or its attach handle do not fit that.", query
 
 
-def _wrong_handles(session: orm.Session) -> Iterator[str]:
+def _wrong_handles() -> Iterator[_Rule]:
     """A handle that was left is nobody's, is known by whom, and has work; a clean one has none."""
     handle, arq, step = models.AttachHandle, models.Arq, models.Work
     held = sa.exists().where(arq.attach_handle_id == handle.id)
@@ -153,11 +151,10 @@ def _wrong_handles(session: orm.Session) -> Iterator[str]:
         sa.and_(handle.is_left, sa.or_(held, ~works, ~known)), sa.and_(~handle.is_left, noted)
     )
     query = sa.select(handle.uuid, handle.state).where(wrong)
-    for uuid, state in session.execute(query):
-        yield f"Attach handle {uuid} is {state}, and its user, its fields or its work do not fit."
+    yield "Attach handle {} is {}, and its user, its fields or its work do not fit.", query
 
 
-def _wrong_provider(session: orm.Session) -> Iterator[str]:
+def _wrong_provider() -> Iterator[_Rule]:
     """An ARQ has a handle of the resource provider that it asked for."""
     arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
     query = (
@@ -166,11 +163,10 @@ def _wrong_provider(session: orm.Session) -> Iterator[str]:
         .join(deployable, deployable.id == handle.deployable_id)
         .where(arq.device_rp_uuid != deployable.rp_uuid)
     )
-    for uuid, asked, given in session.execute(query):
-        yield f"ARQ {uuid} asked for provider {asked} and has a handle of {given}."
+    yield "ARQ {} asked for provider {} and has a handle of {}.", query
 
 
-def _without_work(session: orm.Session) -> Iterator[str]:
+def _without_work() -> Iterator[_Rule]:
     """An ARQ in a state that must end has a row of work that ends it."""
     arq, handle = models.Arq, models.AttachHandle
     undecided = sa.and_(arq.state == models.BIND_STARTED, arq.attach_handle_id.is_(None))
@@ -183,27 +179,24 @@ def _without_work(session: orm.Session) -> Iterator[str]:
         .outerjoin(step, sa.and_(step.kind == work.HOST_STEP, step.key == handle.uuid))
         .where(sa.or_(sa.and_(undecided, bind.id.is_(None)), sa.and_(stepping, step.id.is_(None))))
     )
-    for uuid, state in session.execute(query):
-        yield f"ARQ {uuid} is {state}, and there is no work that would end that."
+    yield "ARQ {} is {}, and there is no work that would end that.", query
 
 
-def _gone_but_kept(session: orm.Session) -> Iterator[str]:
+def _gone_but_kept() -> Iterator[_Rule]:
     """What vanished from its host is kept only while an ARQ holds it, or it is not clean."""
     arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
     held = sa.exists().where(arq.attach_handle_id == handle.id)
     free = ~sa.or_(held, handle.is_left)
     query = sa.select(handle.uuid).where(handle.missing.is_(True), free)
-    for (uuid,) in session.execute(query):
-        yield f"Attach handle {uuid} has vanished from its host, is free, and is still kept."
+    yield "Attach handle {} has vanished from its host, is free, and is still kept.", query
     handles = sa.exists().where(handle.deployable_id == deployable.id)
     child = orm.aliased(deployable)
     children = sa.exists().where(child.parent_id == deployable.id)
     empty = sa.select(deployable.name).where(deployable.missing.is_(True), ~handles, ~children)
-    for (name,) in session.execute(empty):
-        yield f"Deployable {name} has vanished from its host, holds nothing, and is still kept."
+    yield "Deployable {} has vanished from its host, holds nothing, and is still kept.", empty
 
 
-def _wrong_parent(session: orm.Session) -> Iterator[str]:
+def _wrong_parent() -> Iterator[_Rule]:
     """A parent belongs to the same device; the root is the parent's root, or else the parent."""
     deployable = models.Deployable
     parent = orm.aliased(deployable)
@@ -219,21 +212,19 @@ def _wrong_parent(session: orm.Session) -> Iterator[str]:
             )
         )
     )
-    for (name,) in session.execute(query):
-        yield f"Deployable {name} has a parent that does not fit its device or its root."
+    yield "Deployable {} has a parent that does not fit its device or its root.", query
 
 
-def _removed_but_kept(session: orm.Session) -> Iterator[str]:
+def _removed_but_kept() -> Iterator[_Rule]:
     """A removed host has no devices, and has work that deletes it once Placement is clean."""
     host = models.Host
     device = sa.exists().where(models.Device.host_id == host.id)
     wanted = sa.exists().where(models.Work.kind == work.PLACEMENT, models.Work.key == host.name)
     query = sa.select(host.name).where(host.removed.is_(True), sa.or_(device, ~wanted))
-    for (name,) in session.execute(query):
-        yield f"Host {name} was removed, but has devices, or no work that would forget it."
+    yield "Host {} was removed, but has devices, or no work that would forget it.", query
 
 
-def _given_without_agent(session: orm.Session) -> Iterator[str]:
+def _given_without_agent() -> Iterator[_Rule]:
     """A host without agent has devices, and nothing that could be given out."""
     host, device = models.Host, models.Device
     deployable = sa.exists().where(
@@ -242,29 +233,24 @@ def _given_without_agent(session: orm.Session) -> Iterator[str]:
     provider = sa.exists().where(models.ResourceProvider.host_id == host.id)
     has_any = sa.or_(deployable, provider, host.drained, host.tainted, host.removed)
     query = sa.select(host.name).where(host.managed_by == models.IRONIC, has_any)
-    for (name,) in session.execute(query):
-        yield f"Host {name} has no agent, and has something of what only agents' hosts have."
+    yield "Host {} has no agent, and has something of what only agents' hosts have.", query
 
 
-def _programs_without_work(session: orm.Session) -> Iterator[str]:
+def _programs_without_work() -> Iterator[_Rule]:
     """What is being programmed has a row of work that ends it.
 
     A missing deployable that is in doubt has none: the report that shows it again makes the row.
     """
     deployable, operation = models.Deployable, models.Operation
-    running = operation.active.is_not(None)
-    for (uuid,) in session.execute(
-        sa.select(operation.uuid).where(running, ~_has_work(operation.active.expression))
-    ):
-        yield f"Operation {uuid} has not ended, and there is no work that would end it."
-    for (name,) in session.execute(
-        sa.select(deployable.name).where(
-            ~models.Deployable.is_settled,
-            deployable.missing.is_(False),
-            ~_has_work(deployable.uuid.expression),
-        )
-    ):
-        yield f"Deployable {name} is in doubt, and there is no work that would end that."
+    unended = operation.active.is_not(None), ~_has_work(operation.active.expression)
+    query = sa.select(operation.uuid).where(*unended)
+    yield "Operation {} has not ended, and there is no work that would end it.", query
+    query = sa.select(deployable.name).where(
+        ~models.Deployable.is_settled,
+        deployable.missing.is_(False),
+        ~_has_work(deployable.uuid.expression),
+    )
+    yield "Deployable {} is in doubt, and there is no work that would end that.", query
 
 
 def _has_work(deployable_uuid: sa.ColumnElement[Any]) -> sa.Exists:
@@ -272,13 +258,12 @@ def _has_work(deployable_uuid: sa.ColumnElement[Any]) -> sa.Exists:
     return sa.exists().where(row.kind == work.PROGRAM, row.key == deployable_uuid)
 
 
-def _wrong_end(session: orm.Session) -> Iterator[str]:
+def _wrong_end() -> Iterator[_Rule]:
     """An operation that has ended is not active, and any other is."""
     operation = models.Operation
     ended = operation.state.in_({operations.SUCCEEDED, operations.FAILED})
     query = sa.select(operation.uuid, operation.state).where(ended != operation.active.is_(None))
-    for uuid, state in session.execute(query):
-        yield f"Operation {uuid} is {state}, which does not fit whether it has ended."
+    yield "Operation {} is {}, which does not fit whether it has ended.", query
 
 
 def _wrong_function(session: orm.Session) -> Iterator[str]:
@@ -305,7 +290,7 @@ def _wrong_function(session: orm.Session) -> Iterator[str]:
             yield f"ARQ {found.uuid} is Bound to {on.name}, which does not run {what}."
 
 
-def _wrong_allocations(session: orm.Session) -> Iterator[str]:
+def _wrong_allocations() -> Iterator[_Rule]:
     """An allocation has all its ARQs, or none, or work; and no ARQ is of one that is not there."""
     row, arq = models.Allocation, models.Arq
     mine = arq.allocation_uuid == row.uuid
@@ -324,10 +309,9 @@ def _wrong_allocations(session: orm.Session) -> Iterator[str]:
             sa.exists().where(mine, arq.state == models.BIND_STARTED),
         ),
     )
-    for uuid, state in session.execute(sa.select(row.uuid, row.state).where(~right)):
-        yield f"Allocation {uuid} is {state}, its ARQs do not fit that, and no work would end it."
+    query = sa.select(row.uuid, row.state).where(~right)
+    yield "Allocation {} is {}, its ARQs do not fit that, and no work would end it.", query
     lost = sa.select(arq.uuid, arq.allocation_uuid).where(
         arq.allocation_uuid.is_not(None), ~sa.exists().where(row.uuid == arq.allocation_uuid)
     )
-    for uuid, allocation in session.execute(lost):
-        yield f"ARQ {uuid} is of allocation {allocation}, which does not exist."
+    yield "ARQ {} is of allocation {}, which does not exist.", lost

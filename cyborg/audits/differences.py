@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cyborg's ARQs, Placement's allocations and Nova's instances compared.
 
-For ``cyborg-status check``. Nothing is changed but by :func:`carry_out`.
+For ``cyborg-status check``. Nothing is changed but by a repair.
 """
 
 from __future__ import annotations
 
-import enum
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, nova, work
-from cyborg.audits import witnesses
+from cyborg.audits import safeguards
+from cyborg.audits.finding import Finding, Repair
 from cyborg.db import models
-from cyborg.handles import release
 from cyborg.peers import clients
 from cyborg.placement import client, compare, desired
 
@@ -51,40 +51,13 @@ class Difference:
         )
 
 
-#: What a repair says that was not done.
 _TOO_MANY = (
     "That was not done: as many as [conductor] max_instance_releases were given up since the "
     "present instance_audit_interval began, and Nova does not say that it has deleted this one."
 )
 
-_NO_WITNESS = (
-    "This is not repaired: Nova has none of the instances with accelerators that it was asked for, "
-    "and does not say that it has deleted this one, so it may be the wrong one. Check region_name "
-    "and endpoint_override of [nova]; if it is the right one, see that this one runs nowhere, and "
-    "delete its requests."
-)
 
-
-class Action(enum.Enum):
-    """What a repair does."""
-
-    NOTHING = enum.auto()
-    RELEASE = enum.auto()
-    DROP = enum.auto()
-    COMPARE = enum.auto()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
-    """What would put a difference right, explained."""
-
-    action: Action
-    explanation: str
-    #: Whether Nova says that it has deleted the instance.
-    is_deleted: bool = False
-
-
-def compare_all(conf: cfg.ConfigOpts, *, settle: float) -> Iterator[Difference]:
+def find(conf: cfg.ConfigOpts, *, settle: float) -> Iterator[Finding]:
     """What still does not fit after ``settle`` seconds; nothing if consumers need not claim.
 
     What Cyborg has claimed itself is compared whether Nova is asked for instances or not.
@@ -96,8 +69,8 @@ def compare_all(conf: cfg.ConfigOpts, *, settle: float) -> Iterator[Difference]:
     """
     if not conf.conductor.allocation_audit_interval:
         return
-    of_instances = witnesses.instances_claim(conf)
-    api = client.Client(conf)
+    of_instances = safeguards.instances_claim(conf)
+    api, is_one_alive = client.Client(conf), safeguards.once(conf)
     first: dict[str, set[Difference]] = {}
     for name in compare.host_names():
         if found := set(_differences(api, name)):
@@ -110,7 +83,8 @@ def compare_all(conf: cfg.ConfigOpts, *, settle: float) -> Iterator[Difference]:
             if again not in before:
                 continue
             if of_instances or _is_ours(api, again):
-                yield again
+                plan = functools.partial(plan_repair, conf, again, is_one_alive)
+                yield Finding(f"allocations, host {name}", str(again), plan)
 
 
 def _differences(api: client.Client, host_name: str) -> list[Difference]:
@@ -175,7 +149,7 @@ def plan_repair(
 ) -> Repair:
     """What can safely be done about a difference; Nova is asked.
 
-    ``is_one_alive`` is asked whether Nova has any other instance, see :mod:`.witnesses`.
+    ``is_one_alive`` is asked whether Nova has any other instance, see :mod:`.safeguards`.
 
     Nothing is done for an instance that Nova has: it may use what it was given. Nova does not
     migrate or resize instances with accelerators, so no migration owns an allocation of them.
@@ -183,65 +157,59 @@ def plan_repair(
     :raises MayNotLook: Nova does not let Cyborg see whether an instance is gone
     :raises keystoneauth1.exceptions.ClientException: Nova does not answer
     """
+    # Whoever does it looks first whether there is an allocation by then.
+    compare_again = functools.partial(_want_comparison, difference.consumer)
     if _is_allocation(difference.consumer):
         return Repair(
-            action=Action.COMPARE,
-            explanation="It is an allocation of Cyborg's own: a conductor is asked to claim just "
-            "what it holds, or to have it reserved.",
+            "It is an allocation of Cyborg's own: a conductor is asked to claim just what it "
+            "holds, or to have it reserved.",
+            compare_again,
         )
-    if why := _why_not(conf, difference):
-        return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
-    if difference.arqs:
-        return _ask_nova(conf, difference, is_one_alive)
-    held = client.Client(conf).find_held(difference.consumer)
+    if other := nova.why_other_region(conf):
+        return _nothing(f"{other}; mend the wrong one")
+    if difference.arqs and difference.allocated:
+        return _nothing("it cannot be told which of them is right")
+    held = None if difference.arqs else client.Client(conf).find_held(difference.consumer)
     if held is not None and held.owner.is_ours:
         return Repair(
-            action=Action.COMPARE,
-            explanation="It was claimed for an allocation of Cyborg's own that is gone: a "
-            "conductor is asked to give it back.",
+            "It was claimed for an allocation of Cyborg's own that is gone: a conductor is asked "
+            "to give it back.",
+            compare_again,
         )
     if held is not None and held.owner.consumer_type not in client.NOVAS_TYPES:
-        return Repair(
-            action=Action.NOTHING,
-            explanation="This is not repaired: Placement says that it is no instance but "
-            f"{held.owner.consumer_type}; whoever made it knows whether it is still needed.",
+        return _nothing(
+            f"Placement says that it is no instance but {held.owner.consumer_type}; whoever made "
+            "it knows whether it is still needed"
         )
     return _ask_nova(conf, difference, is_one_alive)
+
+
+def _nothing(why: str) -> Repair:
+    return Repair(f"This is not repaired: {why}.")
 
 
 def _ask_nova(
     conf: cfg.ConfigOpts, difference: Difference, is_one_alive: Callable[[], bool]
 ) -> Repair:
-    why = None
     if not clients.configured(conf, "nova"):
-        why = "[nova] is not configured, so nobody can be asked for the instance"
-    elif nova.is_there(conf, difference.consumer) is not False:
-        why = "Nova does not say that the instance is gone"
-    if why is not None:
-        return Repair(action=Action.NOTHING, explanation=f"This is not repaired: {why}.")
+        return _nothing("[nova] is not configured, so nobody can be asked for the instance")
+    if nova.is_there(conf, difference.consumer) is not False:
+        return _nothing("Nova does not say that the instance is gone")
     is_deleted = nova.has_deleted(conf, difference.consumer)
     if not is_deleted and not is_one_alive():
-        return Repair(action=Action.NOTHING, explanation=_NO_WITNESS)
-    if difference.arqs:
-        return Repair(
-            action=Action.RELEASE,
-            is_deleted=is_deleted,
-            explanation="Nova does not know the instance either: its ARQs there are deleted.",
+        return _nothing(
+            "Nova has none of the instances with accelerators that it was asked for, and does not "
+            "say that it has deleted this one, so it may be the wrong one. Check region_name and "
+            "endpoint_override of [nova]; if it is the right one, see that this one runs nowhere, "
+            "and delete its requests"
         )
-    return Repair(
-        action=Action.DROP,
-        is_deleted=is_deleted,
-        explanation="Nova does not know the instance either: the allocation of this provider is "
-        "removed, and no other.",
+    what, do = (
+        ("its ARQs there are deleted", _release)
+        if difference.arqs
+        else ("the allocation of this provider is removed, and no other", _drop)
     )
-
-
-def _why_not(conf: cfg.ConfigOpts, difference: Difference) -> str | None:
-    if other := nova.why_other_region(conf):
-        return f"{other}; mend the wrong one"
-    if difference.arqs and difference.allocated:
-        return "it cannot be told which of them is right"
-    return None
+    carry_out = functools.partial(do, conf, difference, counts=not is_deleted)
+    return Repair(f"Nova does not know the instance either: {what}.", carry_out)
 
 
 def _is_allocation(consumer: str) -> bool:
@@ -258,48 +226,32 @@ def _is_ours(api: client.Client, difference: Difference) -> bool:
     return held is not None and held.owner.is_ours
 
 
-def carry_out(conf: cfg.ConfigOpts, difference: Difference, repair: Repair) -> str:
-    """Do what :func:`plan_repair` has planned; the outcome in words.
-
-    :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
-    """
-    match repair.action:
-        case Action.NOTHING:
-            return ""
-        case Action.RELEASE:
-            if not _release(conf, difference, counts=not repair.is_deleted):
-                return _TOO_MANY
-        case Action.COMPARE:
-            # Whoever does it looks first whether there is an allocation by then.
-            work.want_once(work.ALLOCATE, difference.consumer)
-        case Action.DROP:
-            if not repair.is_deleted and not _may_drop(conf):
-                return _TOO_MANY
-            try:
-                client.Client(conf).drop_allocation(difference.consumer, difference.provider)
-            except client.Refused as exc:
-                return f"That failed: {exc}."
+def _want_comparison(consumer: str) -> str:
+    work.want_once(work.ALLOCATE, consumer)
     return "Done."
 
 
-@db.retry
-def _may_drop(conf: cfg.ConfigOpts) -> bool:
-    with db.writer() as session:
-        return witnesses.may_release(session, conf)
+def _drop(conf: cfg.ConfigOpts, difference: Difference, *, counts: bool) -> str:
+    """Remove the allocation of the provider, unless too much was given up already.
+
+    :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
+    """
+    if counts and not safeguards.may_drop(conf):
+        return _TOO_MANY
+    try:
+        client.Client(conf).drop_allocation(difference.consumer, difference.provider)
+    except client.Refused as exc:
+        return f"That failed: {exc}."
+    return "Done."
 
 
-@db.retry
-def _release(conf: cfg.ConfigOpts, difference: Difference, *, counts: bool) -> bool:
-    """Delete the ARQs of the difference; False if too many were deleted already."""
+def _release(conf: cfg.ConfigOpts, difference: Difference, *, counts: bool) -> str:
+    """Delete the ARQs of the difference, unless too much was given up already."""
     arq = models.Arq
-    query = sa.select(arq).where(
+    ours = (
         arq.uuid.in_(difference.arqs),
         arq.instance_uuid == difference.consumer,
         arq.device_rp_uuid == difference.provider,
     )
-    with db.writer() as session:
-        arqs = list(session.scalars(query.order_by(arq.id).with_for_update()))
-        if arqs and counts and not witnesses.may_release(session, conf):
-            return False
-        release.delete(session, arqs)
-    return True
+    released = safeguards.release_arqs(conf, *ours, counts=lambda _: counts)
+    return _TOO_MANY if released is None else "Done."

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -24,7 +24,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, work
-from cyborg.audits import orphans, witnesses
+from cyborg.audits import orphans, safeguards
 from cyborg.db import models
 from cyborg.peers import clients
 from cyborg.placement import client
@@ -60,7 +60,7 @@ def take_turns(conf: cfg.ConfigOpts) -> None:
 
 def _are_instances_asked(conf: cfg.ConfigOpts) -> bool:
     """Whether what Nova's instances claim is looked at too."""
-    return clients.configured(conf, "nova") and witnesses.instances_claim(conf)
+    return clients.configured(conf, "nova") and safeguards.instances_claim(conf)
 
 
 def _want(
@@ -134,22 +134,18 @@ def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     if not _are_instances_asked(conf):
         return
     found = _read(claim, conf.conductor.allocation_audit_interval * 1000)
-    api = client.Client(conf)
-    held: dict[str, dict[str, dict[str, int]]] = {}
-    for provider in sorted({arq.provider for arq in found}):
-        claim.checkpoint()
-        with contextlib.suppress(client.NotFound):
-            # Without the provider it cannot be told: it is about to be made again, or this is the
-            # Placement of another region.
-            held[provider] = api.allocations(provider)
+    held = _held(client.Client(conf), claim, {arq.provider for arq in found})
     found = [arq for arq in found if arq.provider in held]
-    amounts = {arq.id: held[arq.provider].get(arq.instance, {}) for arq in found}
-    lacking = {arq.id for arq in found if arq.older >= sum(amounts[arq.id].values())}
+    lacking = {
+        arq.id: arq
+        for arq in found
+        if arq.older >= sum(held[arq.provider].get(arq.instance, {}).values())
+    }
     claimed_again = [arq.id for arq in found if arq.missed and arq.id not in lacking]
     if lacking or claimed_again:
         _record(claim, lacking, claimed_again)
-    for arq in found:
-        if arq.id in lacking and not arq.missed:
+    for arq in lacking.values():
+        if not arq.missed:
             LOG.warning(
                 "ARQ %s is Bound, and instance %s has no allocation of provider %s for it: it is "
                 "reserved there, and Nova is asked",
@@ -157,6 +153,22 @@ def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
                 arq.instance,
                 arq.provider,
             )
+
+
+def _held(
+    api: client.Client, claim: work.Claim, providers: Iterable[str]
+) -> dict[str, dict[str, dict[str, int]]]:
+    """What each consumer has of the providers that there are.
+
+    Of any other it cannot be told: it is about to be made again, or this is the Placement of
+    another region.
+    """
+    held: dict[str, dict[str, dict[str, int]]] = {}
+    for provider in sorted(providers):
+        claim.checkpoint()
+        with contextlib.suppress(client.NotFound):
+            held[provider] = api.allocations(provider)
+    return held
 
 
 def _same(claim: work.Claim) -> tuple[sa.ColumnElement[bool], ...]:

@@ -6,8 +6,8 @@ asked for its instance, and since when Nova does not know the instance. So the g
 outlives every conductor, and starts with the first answer that the instance does not exist. There
 is none if :mod:`.lost_allocations` has found that Placement does not know the instance either.
 
-In either case :mod:`.witnesses` is asked first. What Placement does not know, and Nova says that it
-has deleted, is released at once, however much it is: two books that each had it say so.
+In either case :mod:`.safeguards` is asked first. What Placement does not know, and Nova says that
+it has deleted, is released at once, however much it is: two books that each had it say so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, nova, work
-from cyborg.audits import witnesses
+from cyborg.audits import safeguards
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
@@ -70,7 +70,7 @@ def check_region(conf: cfg.ConfigOpts) -> None:
         LOG.error("Nova is not asked which instances are gone: %s; mend the wrong one", other)
         return
     try:
-        found = [nova.is_there(conf, instance) for instance in witnesses.recent()]
+        found = [nova.is_there(conf, instance) for instance in safeguards.recent()]
     except errors.DatabaseUnreachable:
         LOG.debug("Nobody knows yet whether [nova] is the right one")
         return
@@ -130,7 +130,7 @@ def check_instances(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
             overdue = _record(claim, answers, conf.conductor.instance_grace)
             brake.seen_alive = brake.seen_alive or answers.seen_alive
             if overdue and not brake.seen_alive:
-                brake.seen_alive = witnesses.is_one_alive(conf, claim.checkpoint)
+                brake.seen_alive = safeguards.is_one_alive(conf, claim.checkpoint)
             _release(conf, claim, overdue, brake)
             if answers.failure is not None:
                 raise answers.failure
@@ -231,29 +231,25 @@ def _is_overdue(grace: float) -> sa.ColumnElement[bool]:
     return sa.or_(arq.instance_missed_ms < _before(grace), both)
 
 
-@db.retry
 def _delete(conf: cfg.ConfigOpts, instance: str, *, is_deleted: bool) -> bool:
-    """Delete the ARQs of an instance that is gone, as a DELETE from Nova does.
+    """Delete the ARQs of an instance that is gone; False if there were too many.
 
-    False if as many as may be in one period have been released already. One without an allocation
-    does not count if Nova says that it has deleted it.
+    One without an allocation does not count if Nova says that it has deleted it.
     """
     grace = conf.conductor.instance_grace
-    arq = models.Arq
-    still = (arq.instance_uuid == instance, _is_overdue(grace))
-    query = sa.select(arq).where(*still).order_by(arq.id).with_for_update()
-    with db.writer() as session:
-        arqs = list(session.scalars(query))
-        unclaimed = all(found.allocation_missed_ms is not None for found in arqs)
-        agreed = is_deleted and unclaimed
-        if arqs and not agreed and not witnesses.may_release(session, conf):
-            return False
-        release.delete(session, arqs)
+    ours = (models.Arq.instance_uuid == instance, _is_overdue(grace))
+    arqs = safeguards.release_arqs(
+        conf, *ours, counts=lambda found: not (is_deleted and _is_unclaimed(found))
+    )
     if arqs:
-        since = "and has no allocation" if unclaimed else f"for more than {grace:.0f} s"
+        since = "and has no allocation" if _is_unclaimed(arqs) else f"for more than {grace:.0f} s"
         uuids = ", ".join(found.uuid for found in arqs)
         LOG.warning("Instance %s is gone from Nova %s: released ARQs %s", instance, since, uuids)
-    return True
+    return arqs is not None
+
+
+def _is_unclaimed(arqs: Iterable[models.Arq]) -> bool:
+    return all(found.allocation_missed_ms is not None for found in arqs)
 
 
 def count_held_back(session: orm.Session, conf: cfg.ConfigOpts) -> int:

@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history and quotas compared with the ARQs, for ``cyborg-status check``.
 
-A backup may be restored in part. Nothing is changed but by :func:`mend`.
+A backup may be restored in part. Nothing is changed but by a repair, and what has changed since it
+was found is left as it is.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db, history
+from cyborg.audits.finding import Finding, Repair
 from cyborg.db import models
+
+_T = TypeVar("_T")
 
 #: Rows that are mended in one transaction.
 _BATCH = 500
@@ -23,85 +25,31 @@ _BATCH = 500
 _ENTRY, _ARQ, _HANDLE = models.HistoryEntry, models.Arq, models.AttachHandle
 
 
-class Kind(enum.Enum):
-    """What is wrong.
-
-    A use that is over, a handle that is no more kept from others, or a use that is not written.
-    """
-
-    OVER = enum.auto()
-    UNCLEAN = enum.auto()
-    UNWRITTEN = enum.auto()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mistake:
-    """An ARQ that usage or quotas count wrongly."""
-
-    kind: Kind
-    arq_uuid: str
-    handle_uuid: str | None = None
-    #: Of an entry that is to be ended: its uuid, and when the use was over at the latest.
-    entry_uuid: str | None = None
-    ended_ms: int | None = None
-
-    def __str__(self) -> str:
-        """A sentence for operators."""
-        match self.kind:
-            case Kind.OVER:
-                return (
-                    f"History entry {self.entry_uuid} says that ARQ {self.arq_uuid} has attach "
-                    f"handle {self.handle_uuid}, and it has not, or another entry says so too: "
-                    "usage counts it."
-                )
-            case Kind.UNCLEAN:
-                return (
-                    f"History entry {self.entry_uuid} says that attach handle {self.handle_uuid} "
-                    f"is not clean after ARQ {self.arq_uuid}, and nothing of that ARQ is to be "
-                    "cleaned in it."
-                )
-            case Kind.UNWRITTEN:
-                return (
-                    f"ARQ {self.arq_uuid} is Bound with attach handle {self.handle_uuid}, and the "
-                    "history does not say so: usage does not count it."
-                )
-
-    @property
-    def repair(self) -> str:
-        """What :func:`mend` does about it."""
-        match self.kind:
-            case Kind.OVER:
-                return (
-                    "The entry is ended as of when the handle was given to another, or as of now "
-                    "if it was not: when it was given back is not known."
-                )
-            case Kind.UNCLEAN:
-                return "The entry is ended as of now."
-            case Kind.UNWRITTEN:
-                return "An entry is written, as of when the bind was asked for."
-
-
-def find() -> list[Mistake]:
-    """Every mistake. Three SELECTs that see the same state."""
+def find() -> list[Finding]:
+    """What usage or quotas count wrongly. Three SELECTs that see the same state."""
     with db.snapshot() as session:
         return [*_over(session), *_unclean(session), *_unwritten(session)]
 
 
-def mend(found: Iterable[Mistake]) -> None:
-    """Put right what :func:`find` has found, unless that has changed meanwhile."""
-    by_kind: dict[Kind, list[Mistake]] = {}
-    for mistake in found:
-        by_kind.setdefault(mistake.kind, []).append(mistake)
-    for kind, mistakes in by_kind.items():
-        for start in range(0, len(mistakes), _BATCH):
-            _MENDS[kind](mistakes[start : start + _BATCH])
+def _plan(
+    explanation: str, mend: Callable[[Sequence[_T]], None], wrong: Sequence[_T]
+) -> Callable[[], Repair]:
+    """The repair of all that is wrong in one way."""
+
+    def carry_out() -> str:
+        for start in range(0, len(wrong), _BATCH):
+            mend(wrong[start : start + _BATCH])
+        return "Done."
+
+    return lambda: Repair(explanation, carry_out)
 
 
 def _is_running(entry: Any) -> sa.ColumnElement[bool]:
     return sa.and_(entry.kind == history.USED, entry.ended_ms.is_(None))
 
 
-def _over(session: orm.Session) -> Iterator[Mistake]:
+def _over(session: orm.Session) -> list[Finding]:
+    """Uses that are over."""
     earlier, later = orm.aliased(_ENTRY), orm.aliased(_ENTRY)
     holds = sa.exists().where(
         _ARQ.uuid == _ENTRY.arq_uuid,
@@ -131,30 +79,34 @@ def _over(session: orm.Session) -> Iterator[Mistake]:
     )
     query = sa.select(_ENTRY.uuid, _ENTRY.arq_uuid, _ENTRY.handle_uuid, end)
     query = query.where(_is_running(_ENTRY), sa.or_(~holds, twice)).order_by(_ENTRY.id)
-    for entry, arq, handle, ended_ms in session.execute(query):
-        yield Mistake(
-            kind=Kind.OVER,
-            arq_uuid=arq,
-            handle_uuid=handle,
-            entry_uuid=entry,
-            ended_ms=int(ended_ms),
+    found = session.execute(query).all()
+    plan = _plan(
+        "The entry is ended as of when the handle was given to another, or as of now if it was "
+        "not: when it was given back is not known.",
+        _end,
+        [(entry, int(ended_ms)) for entry, _, _, ended_ms in found],
+    )
+    return [
+        Finding(
+            "history",
+            f"History entry {entry} says that ARQ {arq} has attach handle {handle}, and it has "
+            "not, or another entry says so too: usage counts it.",
+            plan,
         )
+        for entry, arq, handle, _ in found
+    ]
 
 
 @db.retry
-def _end(mistakes: Collection[Mistake]) -> None:
-    ends = {each.entry_uuid: each.ended_ms for each in mistakes}
+def _end(entries: Sequence[tuple[str, int]]) -> None:
+    ended_ms = sa.case(dict(entries), value=_ENTRY.uuid)
+    ours = _ENTRY.uuid.in_(dict(entries))
     with db.writer() as session:
-        db.update(
-            session,
-            _ENTRY,
-            _ENTRY.uuid.in_(ends),
-            _is_running(_ENTRY),
-            ended_ms=sa.case(ends, value=_ENTRY.uuid),
-        )
+        db.update(session, _ENTRY, ours, _is_running(_ENTRY), ended_ms=ended_ms)
 
 
-def _unclean(session: orm.Session) -> Iterator[Mistake]:
+def _unclean(session: orm.Session) -> list[Finding]:
+    """Handles that are not kept from others any more."""
     kept = sa.exists().where(
         _HANDLE.uuid == _ENTRY.handle_uuid,
         _HANDLE.is_left,
@@ -163,16 +115,24 @@ def _unclean(session: orm.Session) -> Iterator[Mistake]:
     query = sa.select(_ENTRY.uuid, _ENTRY.arq_uuid, _ENTRY.handle_uuid).where(
         _ENTRY.kind == history.CLEAN_FAILED, _ENTRY.ended_ms.is_(None), ~kept
     )
-    for entry, arq, handle in session.execute(query.order_by(_ENTRY.id)):
-        yield Mistake(kind=Kind.UNCLEAN, arq_uuid=arq or "", handle_uuid=handle, entry_uuid=entry)
+    found = session.execute(query.order_by(_ENTRY.id)).all()
+    plan = _plan("The entry is ended as of now.", _end_unclean, [entry for entry, _, _ in found])
+    return [
+        Finding(
+            "history",
+            f"History entry {entry} says that attach handle {handle} is not clean after ARQ "
+            f"{arq or ''}, and nothing of that ARQ is to be cleaned in it.",
+            plan,
+        )
+        for entry, arq, handle in found
+    ]
 
 
 @db.retry
-def _end_unclean(mistakes: Collection[Mistake]) -> None:
+def _end_unclean(entries: Sequence[str]) -> None:
+    over = {"ended_ms": db.now_ms(), "actor": history.user()}
     with db.writer() as session:
-        entries = _ENTRY.uuid.in_([each.entry_uuid for each in mistakes])
-        over = {"ended_ms": db.now_ms(), "actor": history.user()}
-        db.update(session, _ENTRY, entries, _ENTRY.ended_ms.is_(None), **over)
+        db.update(session, _ENTRY, _ENTRY.uuid.in_(entries), _ENTRY.ended_ms.is_(None), **over)
 
 
 def _bound_without_entry() -> sa.Select[models.Arq, str, str]:
@@ -192,15 +152,27 @@ def _bound_without_entry() -> sa.Select[models.Arq, str, str]:
     )
 
 
-def _unwritten(session: orm.Session) -> Iterator[Mistake]:
+def _unwritten(session: orm.Session) -> list[Finding]:
+    """Uses that are not written."""
     query = _bound_without_entry().with_only_columns(_ARQ.uuid, _HANDLE.uuid)
-    for arq, handle in session.execute(query):
-        yield Mistake(kind=Kind.UNWRITTEN, arq_uuid=arq, handle_uuid=handle)
+    found = session.execute(query).all()
+    plan = _plan(
+        "An entry is written, as of when the bind was asked for.", _write, [arq for arq, _ in found]
+    )
+    return [
+        Finding(
+            "history",
+            f"ARQ {arq} is Bound with attach handle {handle}, and the history does not say so: "
+            "usage does not count it.",
+            plan,
+        )
+        for arq, handle in found
+    ]
 
 
 @db.retry
-def _write(mistakes: Collection[Mistake]) -> None:
-    ours = _ARQ.uuid.in_([each.arq_uuid for each in mistakes])
+def _write(arqs: Sequence[str]) -> None:
+    ours = _ARQ.uuid.in_(arqs)
     with db.writer() as session:
         # First, so that nobody releases them, nor writes the same, before this commits.
         session.execute(sa.select(_ARQ.id).where(ours).order_by(_ARQ.id).with_for_update())
@@ -220,10 +192,3 @@ def _write(mistakes: Collection[Mistake]) -> None:
             for arq, handle, device in session.execute(query)
         ]
         history.write(session, entries)
-
-
-_MENDS = {
-    Kind.OVER: _end,
-    Kind.UNCLEAN: _end_unclean,
-    Kind.UNWRITTEN: _write,
-}

@@ -11,10 +11,10 @@ upgrade check`` exits with 0 if all is well, 1 for a warning and 2 for a failure
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import prettytable
@@ -28,7 +28,8 @@ from oslo_upgradecheck import upgradecheck
 from cyborg import conf as cyborg_conf
 from cyborg import db, notifications, nova, process, work
 from cyborg.allocations import fitting
-from cyborg.audits import consistency, differences, uses, witnesses
+from cyborg.audits import consistency, differences, uses
+from cyborg.audits.finding import Finding, Repair, repair
 from cyborg.cmd import host_key_commands, old_files, upgrade_checks
 from cyborg.common import errors, version
 from cyborg.conf import command_help
@@ -42,25 +43,6 @@ WELL, WRONG, UNKNOWN = 0, 1, 2
 
 #: Work that was tried more often counts as stuck; that takes two minutes or more.
 _ATTEMPTS = 10
-_SYNCED = "A conductor puts it right now."
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One problem, and the check that found it."""
-
-    check: str
-    finding: str
-    #: With ``--repair``: what was done, or why nothing was, if it can be repaired at all.
-    repair: str | None = None
-
-
-@dataclass(slots=True)
-class _Hosts:
-    """How many hosts were compared with Placement, and how many of them were being changed."""
-
-    compared: int = 0
-    in_progress: int = 0
 
 
 _HELP = (
@@ -172,18 +154,12 @@ def _check_upgrade(conf: cfg.ConfigOpts, checks: upgrade_checks.Checks) -> int:
 
 
 def _check(conf: cfg.ConfigOpts) -> int:
-    hosts, found, notes, fault = _Hosts(), list[Finding](), list[str](), None
+    hosts, found = {"compared": 0, "in_progress": 0}, list[dict[str, str | None]]()
+    notes, fault = list[str](), None
     try:
-        db.configure(conf)
-        revision.check()
-        if revision.version() != schema.head():
-            raise errors.ServiceUnavailable(  # noqa: TRY301 - reported like the others
-                "The schema is not this release's; run `cyborg-dbsync upgrade`."
-            )
-        if conf.command.repair:
-            notifications.configure(conf)
-        for finding in _findings(conf, hosts):
-            found.append(finding)
+        _open_database(conf)
+        for each, outcome in _findings(conf, hosts):
+            found.append({"check": each.check, "finding": each.sentence, "repair": outcome})
         notes = list(_notes(conf))
     except (errors.ServiceUnavailable, ka_exc.ClientException) as exc:
         fault = str(exc)
@@ -191,8 +167,7 @@ def _check(conf: cfg.ConfigOpts) -> int:
         # The driver's message may contain the URL with its password.
         fault = f"The database does not answer ({type(exc).__name__})."
     if conf.command.format == "json":
-        findings = [asdict(finding) for finding in found]
-        shown = {"findings": findings, "notes": notes, "hosts": asdict(hosts), "fault": fault}
+        shown = {"findings": found, "notes": notes, "hosts": hosts, "fault": fault}
         print(json.dumps(shown, indent=2))
     else:
         _print_table(conf, found, hosts, fault)
@@ -203,33 +178,57 @@ def _check(conf: cfg.ConfigOpts) -> int:
     return WRONG if found else WELL
 
 
-def _findings(conf: cfg.ConfigOpts, hosts: _Hosts) -> Iterator[Finding]:
-    """Every problem; the hosts are read one at a time."""
-    for sentence in consistency.violations():
-        yield Finding("database", sentence)
-    for sentence in consistency.orphans():
-        yield Finding("work", sentence)
-    for row in work.stuck(conf.command.attempts):
-        yield Finding(
-            "work",
-            f"{row.kind}/{row.key} was tried {row.attempts} times in {row.age:.0f} seconds: "
-            f"{row.last_error}",
+def _open_database(conf: cfg.ConfigOpts) -> None:
+    db.configure(conf)
+    revision.check()
+    if revision.version() != schema.head():
+        raise errors.ServiceUnavailable(
+            "The schema is not this release's; run `cyborg-dbsync upgrade`."
         )
-    yield from _uses(repair=conf.command.repair)
-    for sentence in listing.unclean():
-        yield Finding("cleaning", sentence)
-    for sentence in adoption.sentences():
-        yield Finding("placement", sentence)
+
+
+def _findings(
+    conf: cfg.ConfigOpts, hosts: dict[str, int]
+) -> Iterator[tuple[Finding, str | None]]:
+    """Every problem, and what became of it; the audits are carried out one after the other."""
+    command = conf.command
+    audits: list[Callable[[], Iterable[Finding]]] = [
+        lambda: (Finding("database", each) for each in consistency.violations()),
+        lambda: (Finding("work", each) for each in consistency.orphans()),
+        lambda: (Finding("work", each) for each in _stuck(command.attempts)),
+        uses.find,
+        lambda: (Finding("cleaning", each) for each in listing.unclean()),
+        lambda: (Finding("placement", each) for each in adoption.sentences()),
+    ]
     if clients.configured(conf, "placement"):
-        for name, comparison in compare.compare_all(conf):
-            hosts.compared += 1
-            hosts.in_progress += comparison.in_progress
-            repairs = conf.command.repair and comparison.differences
-            if repairs:
-                audit.look_at(models.Host.name == name)
-            for sentence in comparison.differences:
-                yield Finding(f"placement, host {name}", sentence, _SYNCED if repairs else None)
-        yield from _allocations(conf)
+        audits.append(lambda: _providers(conf, hosts))
+        audits.append(lambda: differences.find(conf, settle=command.settle))
+    found = itertools.chain.from_iterable(audit() for audit in audits)
+    if not command.repair:
+        return ((each, None) for each in found)
+    notifications.configure(conf)
+    return repair(found, functools.partial(print, file=sys.stderr, flush=True))
+
+
+def _stuck(attempts: int) -> Iterator[str]:
+    for row in work.stuck(attempts):
+        tried = f"{row.attempts} times in {row.age:.0f} seconds"
+        yield f"{row.kind}/{row.key} was tried {tried}: {row.last_error}"
+
+
+def _providers(conf: cfg.ConfigOpts, hosts: dict[str, int]) -> Iterator[Finding]:
+    """How the providers of each host differ from the database; the hosts are counted."""
+    for name, comparison in compare.compare_all(conf):
+        hosts["compared"] += 1
+        hosts["in_progress"] += comparison.in_progress
+        plan = functools.partial(Repair, "", functools.partial(_look_again, name))
+        for sentence in comparison.differences:
+            yield Finding(f"placement, host {name}", sentence, plan)
+
+
+def _look_again(host: str) -> str:
+    audit.look_at(models.Host.name == host)
+    return "A conductor puts it right now."
 
 
 def _notes(conf: cfg.ConfigOpts) -> Iterator[str]:
@@ -253,42 +252,11 @@ def _notes(conf: cfg.ConfigOpts) -> Iterator[str]:
         yield f"Flavors are not looked at: {exc}"
 
 
-def _allocations(conf: cfg.ConfigOpts) -> Iterator[Finding]:
-    """What instances have in Placement and not here, or here and not there."""
-    is_one_alive = witnesses.once(conf)
-    for difference in differences.compare_all(conf, settle=conf.command.settle):
-        finding = Finding(f"allocations, host {difference.host}", str(difference))
-        if conf.command.repair:
-            finding = _repaired(conf, difference, finding, is_one_alive)
-        yield finding
-
-
-def _uses(*, repair: bool) -> Iterator[Finding]:
-    """What usage and quotas count wrongly, and its repair, after saying what will be done."""
-    found = uses.find()
-    if repair:
-        for each in found:
-            print(f"{each} {each.repair}", file=sys.stderr, flush=True)
-        uses.mend(found)
-    for each in found:
-        yield Finding("history", str(each), f"{each.repair} Done." if repair else None)
-
-
-def _repaired(
-    conf: cfg.ConfigOpts,
-    difference: differences.Difference,
-    finding: Finding,
-    is_one_alive: Callable[[], bool],
-) -> Finding:
-    """Repair a difference if that is safe, after saying what will be done."""
-    repair = differences.plan_repair(conf, difference, is_one_alive)
-    print(f"{difference} {repair.explanation}", file=sys.stderr, flush=True)
-    outcome = differences.carry_out(conf, difference, repair)
-    return replace(finding, repair=f"{repair.explanation} {outcome}".strip())
-
-
 def _print_table(
-    conf: cfg.ConfigOpts, found: list[Finding], hosts: _Hosts, fault: str | None
+    conf: cfg.ConfigOpts,
+    found: list[dict[str, str | None]],
+    hosts: dict[str, int],
+    fault: str | None,
 ) -> None:
     # First, since what was not looked at has no findings.
     if fault is not None:
@@ -297,16 +265,13 @@ def _print_table(
         print("Placement is not compared: [placement] auth_type is not set.")
     if found:
         table = prettytable.PrettyTable(["Check", "Finding"], align="l", max_width=100)
-        table.add_rows([[finding.check, _text(finding)] for finding in found])
+        for check, *said in (each.values() for each in found):
+            table.add_row([check, " ".join(filter(None, said))])
         print(table)
     print(
-        f"{len(found)} findings. {hosts.compared} hosts compared with Placement; "
-        f"{hosts.in_progress} of them are just being changed."
+        f"{len(found)} findings. {hosts['compared']} hosts compared with Placement; "
+        f"{hosts['in_progress']} of them are just being changed."
     )
-
-
-def _text(finding: Finding) -> str:
-    return f"{finding.finding} {finding.repair}" if finding.repair else finding.finding
 
 
 if __name__ == "__main__":

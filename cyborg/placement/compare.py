@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from typing import TypeVar
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -13,6 +14,8 @@ from oslo_config import cfg
 from cyborg import db, work
 from cyborg.db import models
 from cyborg.placement import client, desired, tree
+
+_T = TypeVar("_T")
 
 #: How often a host is read again if it changes meanwhile.
 _LOOKS = 3
@@ -94,12 +97,17 @@ def _differences(
     known.sort(key=lambda item: state.as_left(item) is not None)
     actual = {item.uuid: api.read_provider(item) for item in known[:most]}
     unread = {item.uuid for item in known} - actual.keys()
-    if listed and (root := listed[0].uuid) not in (had := state.roots()) and had:
+    had = state.roots()
+    if listed and had and (root := listed[0].uuid) not in had:
         yield f"Root provider {state.root_name} has uuid {root} instead of {', '.join(had)}."
     wanted = state.below(listed[0].uuid if listed else None)
-    wanted = {uuid: each for uuid, each in wanted.items() if uuid not in unread}
-    ours = {uuid: each.ours for uuid, each in state.records.items() if uuid not in unread}
-    yield from _sentences(state, actual, tree.plan(wanted, actual, ours))
+    ours = {uuid: each.ours for uuid, each in state.records.items()}
+    steps = tree.plan(_without(wanted, unread), actual, _without(ours, unread))
+    yield from _sentences(state, actual, steps)
+
+
+def _without(all_: Mapping[str, _T], uuids: Set[str]) -> dict[str, _T]:
+    return {uuid: each for uuid, each in all_.items() if uuid not in uuids}
 
 
 def _sentences(

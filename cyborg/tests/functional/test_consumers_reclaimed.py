@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from cyborg import db
-from cyborg.audits import differences, lost_allocations, witnesses
+from cyborg import db, work
+from cyborg.audits import differences, lost_allocations
 from cyborg.db import models
 from cyborg.hosts import flags
 from cyborg.inventory.apply import provider_uuid
@@ -181,11 +181,14 @@ def test_who_has_the_handle_keeps_it_though_another_has_its_room(job: Site) -> N
     assert refused.status_code == 409
     other = wish(groups=[FPGA])
     assert call(job, "POST", "", other)["state"] == "Active"
-    found = {each.consumer: each for each in differences.compare_all(job.conf, settle=0)}
-    repair = differences.plan_repair(job.conf, found[CONSUMER], witnesses.once(job.conf))
-    assert repair.action is differences.Action.COMPARE
+    found = differences.find(job.conf, settle=0)
+    (plan,) = (each.plan for each in found if CONSUMER in each.sentence)
+    assert plan is not None
+    repair = plan()
     assert "delete" not in repair.explanation
-    assert differences.carry_out(job.conf, found[CONSUMER], repair) == "Done."
+    assert repair.carry_out is not None
+    assert repair.carry_out() == "Done."
+    assert work.is_wanted(work.ALLOCATE, CONSUMER)
     job.hurry(job.idle)
     assert held(job) is None
 

@@ -566,7 +566,7 @@ def test_a_random_life(
     for instance, claims in life.allocations.items():
         for rp, amount in claims.items():
             placement.allocate(instance, rp, FPGA=amount)
-    assert list(differences.compare_all(conf, settle=0)) == []
+    assert list(differences.find(conf, settle=0)) == []
 
 
 def live(life: Life, count: int) -> None:

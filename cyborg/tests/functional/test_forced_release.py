@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from cyborg import db, history, rpc, work
 from cyborg.arqs import binding, service
-from cyborg.audits import uses
+from cyborg.audits import finding, uses
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import giving_up, listing, release
@@ -125,8 +125,8 @@ def test_what_stayed_unclean_for_nobody_is_ended_by_a_repair(cloud: Cloud) -> No
         ).one()
         history.note_unclean(session, row, handle, models.new_uuid(), "the card does not answer")
     (mistake,) = uses.find()
-    assert "nothing of that ARQ is to be cleaned in it" in str(mistake)
-    uses.mend([mistake])
+    assert "nothing of that ARQ is to be cleaned in it" in mistake.sentence
+    assert len(list(finding.repair([mistake], lambda _: None))) == 1
     assert uses.find() == []
     with db.reader() as session:
         used = session.scalars(sa.select(models.HistoryEntry).filter_by(kind=history.USED)).one()

@@ -15,7 +15,9 @@ import sqlalchemy as sa
 
 from cyborg import db, work
 from cyborg.arqs import service
-from cyborg.audits import differences, witnesses
+from cyborg.audits import differences, safeguards
+from cyborg.audits.finding import Finding
+from cyborg.audits.finding import repair as repair_all
 from cyborg.db import models, schema
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
@@ -237,16 +239,17 @@ class Books:
 
     def check(self, *, repair: bool = False) -> dict[str, Any]:
         """The same without a start of the command."""
-        found = {}
-        is_one_alive = witnesses.once(self.conf)
-        for each in differences.compare_all(self.conf, settle=0):
-            said = None
-            if repair:
-                plan = differences.plan_repair(self.conf, each, is_one_alive)
-                outcome = differences.carry_out(self.conf, each, plan)
-                said = f"{plan.explanation} {outcome}".strip()
-            found[each.consumer] = {"finding": str(each), "repair": said}
-        return found
+        found, explained = differences.find(self.conf, settle=0), list[str]()
+        done: list[tuple[Finding, str | None]]
+        if not repair:
+            done = [(each, None) for each in found]
+        else:
+            done = list(repair_all(found, explained.append))
+            assert len(explained) == len(done)
+        return {
+            each.sentence.split()[1]: {"finding": each.sentence, "repair": outcome}
+            for each, outcome in done
+        }
 
 
 @pytest.fixture
@@ -392,8 +395,8 @@ def test_nothing_is_repaired_where_nova_is_of_another_region(
     found = differences.Difference(
         host="host-1", provider=A, consumer=models.new_uuid(), arqs=(), serving=0, allocated=1
     )
-    repair = differences.plan_repair(conf, found, witnesses.once(conf))
-    assert repair.action is differences.Action.NOTHING
+    repair = differences.plan_repair(conf, found, safeguards.once(conf))
+    assert repair.carry_out is None
     assert "[nova] region_name is RegionTwo" in repair.explanation
 
 

@@ -9,7 +9,7 @@ has deleted this one; and of those that it does not say this of, few are given u
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -17,6 +17,7 @@ from sqlalchemy import orm
 
 from cyborg import db, nova
 from cyborg.db import models
+from cyborg.handles import release
 
 #: Instances that Nova is asked for once more before any is released, until it has one.
 _WITNESSES = 20
@@ -59,7 +60,33 @@ def recent() -> list[str]:
         return list(dict.fromkeys(uuid for uuid in found if uuid))
 
 
-def may_release(session: orm.Session, conf: cfg.ConfigOpts) -> bool:
+@db.retry
+def release_arqs(
+    conf: cfg.ConfigOpts,
+    *which: sa.ColumnElement[bool],
+    counts: Callable[[Sequence[models.Arq]], bool],
+) -> Sequence[models.Arq] | None:
+    """Delete ARQs of an instance that is gone, as a DELETE from Nova does.
+
+    None if that ``counts`` and as many as may be in one period have been released already.
+    """
+    query = sa.select(models.Arq).where(*which).order_by(models.Arq.id).with_for_update()
+    with db.writer() as session:
+        arqs = session.scalars(query).all()
+        if arqs and counts(arqs) and not _may_release(session, conf):
+            return None
+        release.delete(session, arqs)
+    return arqs
+
+
+@db.retry
+def may_drop(conf: cfg.ConfigOpts) -> bool:
+    """Whether one more allocation may be removed."""
+    with db.writer() as session:
+        return _may_release(session, conf)
+
+
+def _may_release(session: orm.Session, conf: cfg.ConfigOpts) -> bool:
     """Count one more release, unless there were too many since the present period began.
 
     In the database, since a round that fails is tried again, by other conductors too.
