@@ -7,6 +7,7 @@ states are plain strings checked in code: a new driver needs no migration.
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ from cyborg.db.base import new_uuid as new_uuid
 from cyborg.db.base import table_args
 from cyborg.db.base import utcnow as utcnow
 from cyborg.db.records import *  # noqa: F403 - models.X names all tables
-from cyborg.db.types import JsonText, LongText, Sentence, string
+from cyborg.db.types import JsonText, LongText, Sentence, Timestamp, string
 
 #: The states of an ARQ; how they follow each other is :mod:`cyborg.states.arq_states`.
 INITIAL = "Initial"
