@@ -22,7 +22,7 @@ _REQUEST = f"webob.Request.blank('/v2/devices', {_CLIENT}).get_response"
 _SERVICE = """
 import os, signal, sys, threading, time, urllib.request
 from oslo_config import cfg
-from cyborg import clients
+from cyborg.peers import clients
 from cyborg.cmd import {command}
 
 def shown():

@@ -82,8 +82,7 @@ def test_a_driver_that_renames_a_trait(api: Api) -> None:
         "groups[0] fits no device: none that offers FPGA is without CUSTOM_FAST."
     ]
     body = api.ask("GET", PATH, version="2.3").json["device_profiles"][0]
-    assert "fits" not in body
-    assert all("fits no" not in str(each) for each in body["warnings"])
+    assert not {"fits", "warnings"} & body.keys()
 
 
 @pytest.mark.every_database
@@ -134,17 +133,17 @@ def test_what_a_program_brings_need_not_be_there(api: Api) -> None:
     }  # fmt: skip
 
 
-def test_a_page_costs_one_statement_more(
+def test_a_page_costs_as_much_as_one_profile(
     api: Api, count_sql: Callable[[], AbstractContextManager[SqlCounter]]
 ) -> None:
     for number in range(40):
         make(f"p{number}", FPGA | {f"trait:CUSTOM_{number}": "required"})
     counts = []
-    for version in ("2.3", "2.4"):
+    for limit in (1, 40):
         with count_sql() as counter:
-            api.ask("GET", PATH, version=version)
+            assert len(api.call("GET", f"{PATH}?limit={limit}")["device_profiles"]) == limit
         counts.append(len(counter.statements))
-    assert counts[1] == counts[0] + 1
+    assert counts == [3, 3]
 
 
 def test_the_conductor_counts_them(conf: cfg.ConfigOpts, database: sa.Engine) -> None:
