@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -32,14 +31,35 @@ class Finding:
 def repair(
     found: Iterable[Finding], explain: Callable[[str], None]
 ) -> Iterator[tuple[Finding, str | None]]:
-    """Repair what can be repaired, each after it was explained; what became of each finding."""
-    for plan, findings in itertools.groupby(found, key=lambda each: each.plan):
-        if plan is None:
-            yield from ((each, None) for each in findings)
-            continue
-        together, planned = list(findings), plan()
-        for each in together:
-            if planned.explanation:
-                explain(f"{each.sentence} {planned.explanation}")
-        outcome = planned.carry_out() if planned.carry_out else ""
-        yield from ((each, f"{planned.explanation} {outcome}".strip()) for each in together)
+    """Repair what can be repaired, each after it was explained; what became of each finding.
+
+    What was found before an audit fails is repaired nevertheless.
+    """
+    together: list[Finding] = []
+    try:
+        for each in found:
+            if together and each.plan != together[0].plan:
+                whole, together = together, []
+                yield from _put_right(whole, explain)
+            together.append(each)
+    except Exception:
+        yield from _put_right(together, explain)
+        raise
+    yield from _put_right(together, explain)
+
+
+def _put_right(
+    together: Sequence[Finding], explain: Callable[[str], None]
+) -> Iterator[tuple[Finding, str | None]]:
+    """Repair findings that have the same plan. They are told also if that fails."""
+    outcome: str | None = None
+    try:
+        if together and together[0].plan is not None:
+            planned = together[0].plan()
+            for each in together:
+                if planned.explanation:
+                    explain(f"{each.sentence} {planned.explanation}")
+            did = planned.carry_out() if planned.carry_out else ""
+            outcome = f"{planned.explanation} {did}".strip()
+    finally:
+        yield from ((each, outcome) for each in together)
