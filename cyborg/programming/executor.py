@@ -90,8 +90,9 @@ def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
 
 @db.retry
 def _note_wait(claim: work.Claim, reason: str) -> None:
-    with _holding(claim) as held:
-        operations.note_wait(held.session, held.operation, reason)
+    with _locked(claim) as (session, _, operation):
+        if operation is not None:
+            operations.note_wait(session, operation, reason)
 
 
 def _run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
@@ -505,7 +506,7 @@ def _await_handles(held: Held, shown: str | None) -> None:
 @db.retry
 def restart_clocks(claim: work.Claim) -> None:
     """Do not count the time during which the broker is down against the host, in any bind."""
-    with _holding(claim) as held:
-        if held.deployable is not None:
-            of_it = models.Arq.device_rp_uuid == held.deployable.rp_uuid
-            arq_states.restart_clocks(held.session, of_it)
+    with _locked(claim) as (session, deployable, _):
+        if deployable is not None:
+            of_it = models.Arq.device_rp_uuid == deployable.rp_uuid
+            arq_states.restart_clocks(session, of_it)
