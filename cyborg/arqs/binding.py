@@ -48,7 +48,7 @@ class _Binds(NamedTuple):
     begin: bool = False
 
     def deployables(self) -> list[Provider]:
-        """Those that are there."""
+        """The deployables of the binds, but those that are gone."""
         return [deployable for _, deployable in self.pairs if deployable is not None]
 
 
@@ -154,7 +154,7 @@ def _refuse_moves(
 
 
 class Asker(enum.Enum):
-    """Who asks for a bind: by that it is known what of it is left to a conductor."""
+    """The asker of a bind, which decides what of it is left to a conductor."""
 
     #: A request of Nova's, which waits for nothing but the database.
     PATCH = enum.auto()
@@ -201,7 +201,7 @@ def bind(
     if binds.begin:
         _write_begin(session, later)
     at_once = binds._replace(pairs=[pair for pair in binds.pairs if not asker.leaves(pair[1])])
-    # Who is not a conductor tells the consumer anyway.
+    # A PATCH and an allocation tell the consumer anyway.
     ends = _bind(session, at_once, coming, tell_consumer=asker is Asker.CONDUCTOR)
     work.want(session, work.BIND, {arq.instance_uuid for arq, _ in later if arq.instance_uuid})
     return ends

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must be true of ARQs, allocations and their history is looked at, and put right."""
+"""Audits look at what must be true of ARQs, allocations and their history, and put it right."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an audit has found, and how it is put right: what ``cyborg-status check`` prints."""
+"""Findings of audits and their repairs, as ``cyborg-status check`` prints them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What can be done about findings."""
+    """The repair of findings that have the same plan."""
 
-    #: What would be done, or why nothing is, in words; empty if the outcome says it all.
+    #: The repair in words, or why there is none; empty if the outcome says it all.
     explanation: str
     #: Does it; the outcome in words. None if nothing can safely be done.
     carry_out: Callable[[], str] | None = None
