@@ -94,7 +94,7 @@ COLUMNS: dict[str, Any] = {
     "uuid": _ENTRY.uuid,
     "kind": _ENTRY.kind,
     "device_uuid": _ENTRY.device_uuid,
-    "instance_uuid": _ENTRY.instance_uuid,
+    "instance_uuid": _ENTRY.consumer_uuid,
     "project_id": _ENTRY.project_id,
     "arq_uuid": _ENTRY.arq_uuid,
     "started_at": _ENTRY.started_ms,
@@ -144,10 +144,10 @@ def keep_refusals(
     """
     about = {"kind": BIND_FAILED, "project_id": project_id, **reason.columns("reason")}
     # One that names no consumer is about the project.
-    consumers = [each.get("instance_uuid") for each in entries]
-    of_them = _ENTRY.instance_uuid.in_(consumers)
+    consumers = [each.get("consumer_uuid") for each in entries]
+    of_them = _ENTRY.consumer_uuid.in_(consumers)
     same = (
-        of_them if all(consumers) else _ENTRY.instance_uuid.is_(None),
+        of_them if all(consumers) else _ENTRY.consumer_uuid.is_(None),
         _ENTRY.reason.is_not_distinct_from(reason.public),
         _ENTRY.private_reason.is_not_distinct_from(reason.private),
     )
@@ -208,7 +208,7 @@ def of_owners(session: orm.Session, ill: Mapping[str, str | None]) -> list[dict[
             "handle_uuid": handle_uuid,
             "resource_class": row.resource_class,
             "project_id": row.project_id,
-            "instance_uuid": row.instance_uuid,
+            "consumer_uuid": row.consumer_uuid,
             "arq_uuid": row.uuid,
             "hostname": row.hostname,
             "reason": _UNHEALTHY,
@@ -231,7 +231,7 @@ def note_unclean(
         "handle_uuid": handle_uuid,
         "resource_class": class_of_handle(handle_uuid),
         "project_id": arq.project_id,
-        "instance_uuid": arq.instance_uuid,
+        "consumer_uuid": arq.consumer_uuid,
         "arq_uuid": arq.uuid,
         "reason": _NOT_CLEAN,
         "private_reason": reason,
@@ -321,7 +321,7 @@ def project_of_instance(uuid: str | None) -> sa.ColumnElement[str] | None:
     if uuid is None:
         return None
     now, before = (
-        sa.select(sa.func.max(table.project_id).label("id")).where(table.instance_uuid == uuid)
+        sa.select(sa.func.max(table.project_id).label("id")).where(table.consumer_uuid == uuid)
         for table in (models.Arq, orm.aliased(_ENTRY))
     )
     # MySQL does not read the table that it inserts into, but for a table made of it before.

@@ -173,7 +173,7 @@ def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[model
         arq.uuid: BindTarget(
             hostname=places[arq.device_profile_group_id].hostname,
             device_rp_uuid=places[arq.device_profile_group_id].rp_uuid,
-            instance_uuid=row.uuid,
+            consumer_uuid=row.uuid,
         )
         for arq in arqs
     }
@@ -240,7 +240,7 @@ def _give_up(session: orm.Session, uuid: str, reason: Reason, *, keep: bool = Tr
         if keep:
             row = models.Allocation
             owner = session.scalar(sa.select(row.project_id).where(row.uuid == uuid))
-            history.keep_refusals(session, owner, reason, [{"instance_uuid": uuid}])
+            history.keep_refusals(session, owner, reason, [{"consumer_uuid": uuid}])
 
 
 @db.retry

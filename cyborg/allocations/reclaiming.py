@@ -168,7 +168,7 @@ def _note(
             hosts = lost_allocations.on_hosts(sa.select(models.Host.name)).where(mine)
             work.want(session, work.PLACEMENT, session.scalars(hosts.distinct()))
         if why and (is_new or why.code == _CLAIMED_AGAIN):
-            about = {"instance_uuid": row.uuid, "project_id": row.project_id}
+            about = {"consumer_uuid": row.uuid, "project_id": row.project_id}
             what = {"kind": history.CLAIM_LOST, **why.columns("reason")}
             history.write(session, [{**about, **what, "ended_ms": db.now_ms()}])
     return is_new

@@ -264,7 +264,7 @@ def _insert(session: orm.Session, values: dict[str, Any]) -> None:
 
 def _refuse_instance(session: orm.Session, uuid: str) -> None:
     arq = models.Arq
-    of_nova = (arq.instance_uuid == uuid, arq.allocation_uuid.is_(None))
+    of_nova = (arq.consumer_uuid == uuid, arq.allocation_uuid.is_(None))
     if session.scalar(sa.select(arq.id).where(*of_nova).limit(1)) is not None:
         raise _is_instance(uuid)
 

@@ -84,7 +84,8 @@ def _target(fields: dict[str, Any]) -> BindTarget:
     absent = [field for field in _REQUIRED if fields.get(field) is None]
     if absent:
         raise _refusal(f"Fields absent in patch {','.join(absent)}")
-    return BindTarget(**{field: _value(field, value) for field, value in fields.items()})
+    values = {field: _value(field, value) for field, value in fields.items()}
+    return BindTarget(consumer_uuid=values.pop("instance_uuid"), **values)
 
 
 def _value(field: str, value: Any) -> Any:

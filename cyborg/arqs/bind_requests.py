@@ -48,7 +48,7 @@ class BindTarget:
 
     hostname: str
     device_rp_uuid: str
-    instance_uuid: str
+    consumer_uuid: str
     project_id: str | None = None
 
     def is_of(self, arq: models.Arq) -> bool:
@@ -57,7 +57,7 @@ class BindTarget:
             arq.state in models.ASKED
             and arq.hostname == self.hostname
             and arq.device_rp_uuid == self.device_rp_uuid
-            and arq.instance_uuid == self.instance_uuid
+            and arq.consumer_uuid == self.consumer_uuid
             and self.project_id in {None, arq.project_id}
         )
 
@@ -117,7 +117,7 @@ def refuse_second(
     given = {
         "hosts": list({each.host_id for each in read}),
         "devices": list({each.id for each in read}),
-        "instances": list({target.instance_uuid for target in targets.values()}),
+        "instances": list({target.consumer_uuid for target in targets.values()}),
         "asked": list(asked),
     }
     read_at = time.monotonic()
@@ -136,9 +136,9 @@ def refuse_second(
 
 _ARQS, _DEVICES, _HOSTS = (model.__table__ for model in (models.Arq, models.Device, models.Host))
 _OTHER = (
-    sa.select(_ARQS.c.instance_uuid)
+    sa.select(_ARQS.c.consumer_uuid)
     .where(
-        _ARQS.c.instance_uuid.in_(sa.bindparam("instances", expanding=True)),
+        _ARQS.c.consumer_uuid.in_(sa.bindparam("instances", expanding=True)),
         _ARQS.c.uuid.not_in(sa.bindparam("asked", expanding=True)),
     )
     .limit(1)

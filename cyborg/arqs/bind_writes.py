@@ -65,7 +65,7 @@ def write(session: orm.Session, steps: Sequence[Step]) -> None:
 
 
 #: What is written of an ARQ whose bind begins, and of one that takes a handle.
-_PLACE = ("hostname", "device_rp_uuid", "instance_uuid", "project_id")
+_PLACE = ("hostname", "device_rp_uuid", "consumer_uuid", "project_id")
 _HANDLE = ("attach_handle_id", "state", "needs_write")
 _ARQ: Any = models.Arq.__table__
 _BEGINS: dict[str, Any] = {
@@ -115,7 +115,7 @@ def _log(step: Step) -> None:
         LOG.info(
             "ARQ %s is BindStarted: instance %s, host %s, provider %s",
             arq.uuid,
-            arq.instance_uuid,
+            arq.consumer_uuid,
             arq.hostname,
             arq.device_rp_uuid,
         )

@@ -120,7 +120,7 @@ def _record(
     with db.writer() as session:
         # First of all, since the lock on this row serialises the requests of one instance. The
         # event is due if the binds end here or have ended before, else it waits for the others.
-        instances = {target.instance_uuid for target in binds.values()}
+        instances = {target.consumer_uuid for target in binds.values()}
         work.want(session, work.NOVA_EVENT, instances)
         arqs = release.lock_arqs(session, ctx, {*binds, *unbinds})
         release.refuse_unknown({*binds, *unbinds} - arqs.keys())
@@ -203,7 +203,7 @@ def bind(
     at_once = binds._replace(pairs=[pair for pair in binds.pairs if not asker.leaves(pair[1])])
     # A PATCH and an allocation tell the consumer anyway.
     ends = _bind(session, at_once, coming, tell_consumer=asker is Asker.CONDUCTOR)
-    work.want(session, work.BIND, {arq.instance_uuid for arq, _ in later if arq.instance_uuid})
+    work.want(session, work.BIND, {arq.consumer_uuid for arq, _ in later if arq.consumer_uuid})
     return ends
 
 
@@ -238,7 +238,7 @@ def _mark(arq: models.Arq, target: BindTarget, clock: Clock) -> None:
         "private_reason": None,
         "hostname": target.hostname,
         "device_rp_uuid": target.device_rp_uuid,
-        "instance_uuid": target.instance_uuid,
+        "consumer_uuid": target.consumer_uuid,
         "project_id": target.project_id or arq.project_id,
         "bind_started_ms": clock.at_ms,
     }
@@ -310,7 +310,7 @@ def _undecided(session: orm.Session, instances: Collection[str]) -> _Binds:
         # A subquery, since PostgreSQL's clock runs on from row to row.
         sa.select(arq, sa.select(db.now_ms()).scalar_subquery())
         .where(
-            arq.instance_uuid.in_(instances),
+            arq.consumer_uuid.in_(instances),
             arq.state == models.BIND_STARTED,
             arq.attach_handle_id.is_(None),
         )

@@ -46,18 +46,18 @@ _ARQ = cast(sa.Table, models.Arq.__table__).c
 #: Made once, since making it takes longer than running it.
 _ASKED = (
     sa.select(_ARQ.uuid, _ARQ.state)
-    .where(_ARQ.instance_uuid == sa.bindparam("instance"), _ARQ.state.in_(models.ASKED))
+    .where(_ARQ.consumer_uuid == sa.bindparam("instance"), _ARQ.state.in_(models.ASKED))
     .order_by(_ARQ.id)
 )
 
 
-def _events(instance_uuid: str) -> list[dict[str, str]]:
-    rows = db.rows(_ASKED, {"instance": instance_uuid})
+def _events(consumer_uuid: str) -> list[dict[str, str]]:
+    rows = db.rows(_ASKED, {"instance": consumer_uuid})
     found = {state for _, state in rows}
     if models.BIND_STARTED in found and models.BIND_FAILED not in found:
         return []
     return [
-        nova.bound_event(instance_uuid, uuid, bound=state == models.BOUND)
+        nova.bound_event(consumer_uuid, uuid, bound=state == models.BOUND)
         for uuid, state in rows
         if state != models.BIND_STARTED
     ]

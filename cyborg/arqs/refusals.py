@@ -54,7 +54,7 @@ def of_binds(
         for uuid, target in binds.items():
             project = target.project_id or known.get(uuid) or ctx.project_id
             entry = {
-                "instance_uuid": target.instance_uuid,
+                "consumer_uuid": target.consumer_uuid,
                 "arq_uuid": uuid,
                 "hostname": target.hostname,
                 "device_uuid": history.device_of_provider(target.device_rp_uuid),
@@ -78,4 +78,4 @@ def kept(ctx: RequestContext, consumer: str | None = None) -> Iterator[None]:
 @db.retry
 def _keep(ctx: RequestContext, consumer: str | None, reason: Reason) -> None:
     with db.writer() as session:
-        history.keep_refusals(session, ctx.project_id, reason, [{"instance_uuid": consumer}])
+        history.keep_refusals(session, ctx.project_id, reason, [{"consumer_uuid": consumer}])

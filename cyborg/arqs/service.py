@@ -34,7 +34,7 @@ COLUMNS: dict[str, Any] = {
     "device_profile_name": _ARQ.device_profile_name,
     "hostname": _ARQ.hostname,
     "device_rp_uuid": _ARQ.device_rp_uuid,
-    "instance_uuid": _ARQ.instance_uuid,
+    "instance_uuid": _ARQ.consumer_uuid,
     "project_id": _ARQ.project_id,
     "created_at": _ARQ.created_at,
     "updated_at": _ARQ.updated_at,
@@ -55,7 +55,7 @@ class Shown(NamedTuple):
     private_reason: str | None = None
     hostname: str | None = None
     device_rp_uuid: str | None = None
-    instance_uuid: str | None = None
+    consumer_uuid: str | None = None
     #: Its attach handle, if it has one.
     handle_uuid: str | None = None
     attach_type: str | None = None
@@ -80,7 +80,7 @@ _INSERT = sa.insert(cast(sa.Table, models.Arq.__table__)).values(
 #: The ARQs of an instance, by whether those of one project only.
 _OF_INSTANCE = {
     scoped: _SHOWN.where(
-        _ARQ.instance_uuid == sa.bindparam("instance"),
+        _ARQ.consumer_uuid == sa.bindparam("instance"),
         *((_ARQ.project_id == sa.bindparam("project"),) if scoped else ()),
     )
     .order_by(_ARQ.id)
@@ -340,7 +340,7 @@ def refuse_failed(ctx: RequestContext, arqs: Iterable[Shown]) -> None:
     if failed is not None:
         reason = shown(ctx, failed.state_reason, failed.private_reason)
         raise errors.Conflict(
-            f"ARQ {failed.uuid} of instance {failed.instance_uuid} could not be bound: "
+            f"ARQ {failed.uuid} of instance {failed.consumer_uuid} could not be bound: "
             f"{reason} Delete the ARQs of the instance, or bind them elsewhere."
         )
 
@@ -348,7 +348,7 @@ def refuse_failed(ctx: RequestContext, arqs: Iterable[Shown]) -> None:
 def await_binds(ctx: RequestContext, instance: str, seconds: float) -> None:
     """Block until all binds of an instance ended, one failed, or ``seconds`` passed."""
     query = _visible(ctx).with_only_columns(_ARQ.state).distinct()
-    query = query.where(_ARQ.instance_uuid == instance)
+    query = query.where(_ARQ.consumer_uuid == instance)
     deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while time.monotonic() < deadline:
         with db.reader() as session:
@@ -361,7 +361,7 @@ def await_binds(ctx: RequestContext, instance: str, seconds: float) -> None:
 
 def _has_undecided(ctx: RequestContext, instance: str) -> bool:
     query = _visible(ctx).with_only_columns(_ARQ.id).limit(1)
-    query = query.where(_ARQ.instance_uuid == instance)
+    query = query.where(_ARQ.consumer_uuid == instance)
     query = query.where(_ARQ.state.not_in(arq_states.RESOLVED))
     with db.reader() as session:
         return session.scalar(query) is not None
@@ -381,7 +381,7 @@ _LEFT_COLUMNS: dict[str, Any] = {
     "device_profile_name": _LEFT.left_profile,
     "hostname": _LEFT.left_host,
     "device_rp_uuid": models.Deployable.rp_uuid,
-    "instance_uuid": _LEFT.left_instance,
+    "instance_uuid": _LEFT.left_consumer,
     "project_id": _LEFT.left_project,
     "created_at": _LEFT.left_created_at,
     "updated_at": _LEFT.updated_at,

@@ -103,7 +103,7 @@ def _names(key: orm.InstrumentedAttribute[str]) -> list[sa.Exists]:
     """Whether ``key`` is the name or the uuid of an object that there can be work for."""
     columns = (
         models.Host.name,
-        models.Arq.instance_uuid,
+        models.Arq.consumer_uuid,
         models.Arq.uuid,
         models.AttachHandle.uuid,
         models.Deployable.uuid,
@@ -118,10 +118,10 @@ def _wrong_fields() -> Iterator[_Rule]:
     """A bound ARQ has all fields of its binding, and an unbound one has none of them."""
     arq = models.Arq
     complete = sa.and_(
-        arq.hostname.is_not(None), arq.device_rp_uuid.is_not(None), arq.instance_uuid.is_not(None)
+        arq.hostname.is_not(None), arq.device_rp_uuid.is_not(None), arq.consumer_uuid.is_not(None)
     )
     bare = sa.and_(
-        arq.hostname.is_(None), arq.device_rp_uuid.is_(None), arq.instance_uuid.is_(None)
+        arq.hostname.is_(None), arq.device_rp_uuid.is_(None), arq.consumer_uuid.is_(None)
     )
     query = sa.select(arq.uuid, arq.state).where(
         sa.or_(
@@ -175,7 +175,7 @@ def _without_work() -> Iterator[_Rule]:
     query = (
         sa.select(arq.uuid, arq.state)
         .outerjoin(handle, handle.id == arq.attach_handle_id)
-        .outerjoin(bind, sa.and_(bind.kind == work.BIND, bind.key == arq.instance_uuid))
+        .outerjoin(bind, sa.and_(bind.kind == work.BIND, bind.key == arq.consumer_uuid))
         .outerjoin(step, sa.and_(step.kind == work.HOST_STEP, step.key == handle.uuid))
         .where(sa.or_(sa.and_(undecided, bind.id.is_(None)), sa.and_(stepping, step.id.is_(None))))
     )

@@ -132,7 +132,7 @@ def _arqs(providers: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
     """The state of each ARQ that stands for a claim, by provider, instance and uuid."""
     arq = models.Arq
     query = (
-        sa.select(arq.device_rp_uuid, arq.instance_uuid, arq.uuid, arq.state)
+        sa.select(arq.device_rp_uuid, arq.consumer_uuid, arq.uuid, arq.state)
         .where(arq.device_rp_uuid.in_(list(providers)), arq.state.in_(models.ASKED))
         .order_by(arq.id)
     )
@@ -250,7 +250,7 @@ def _release(conf: cfg.ConfigOpts, difference: Difference, *, counts: bool) -> s
     arq = models.Arq
     ours = (
         arq.uuid.in_(difference.arqs),
-        arq.instance_uuid == difference.consumer,
+        arq.consumer_uuid == difference.consumer,
         arq.device_rp_uuid == difference.provider,
     )
     released = safeguards.release_arqs(conf, *ours, counts=lambda _: counts)

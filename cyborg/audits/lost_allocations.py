@@ -182,13 +182,13 @@ def _same(claim: work.Claim) -> tuple[sa.ColumnElement[bool], ...]:
 def _read(claim: work.Claim, interval_ms: int) -> Sequence[_Bound]:
     arq, other = models.Arq, orm.aliased(models.Arq)
     missed = arq.allocation_missed_ms.is_not(None)
-    same = (other.instance_uuid == arq.instance_uuid, other.device_rp_uuid == arq.device_rp_uuid)
+    same = (other.consumer_uuid == arq.consumer_uuid, other.device_rp_uuid == arq.device_rp_uuid)
     of_same = sa.select(sa.func.count(other.id)).where(
         *same, other.state == models.BOUND, other.id < arq.id
     )
     older = of_same.correlate(arq).scalar_subquery()
     query = (
-        sa.select(arq.id, arq.uuid, arq.device_rp_uuid, arq.instance_uuid, older, missed)
+        sa.select(arq.id, arq.uuid, arq.device_rp_uuid, arq.consumer_uuid, older, missed)
         .join(arq.attach_handle)
         .join(models.AttachHandle.deployable)
         .join(models.Deployable.device)

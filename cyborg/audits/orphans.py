@@ -102,8 +102,8 @@ def _next(interval: float, limit: int) -> list[str]:
     """Instances that Nova was last asked for ``interval`` seconds ago, ``limit`` at most."""
     arq = models.Arq
     query = (
-        sa.select(arq.instance_uuid)
-        .where(arq.instance_asked_ms < _before(interval), arq.instance_uuid.is_not(None))
+        sa.select(arq.consumer_uuid)
+        .where(arq.instance_asked_ms < _before(interval), arq.consumer_uuid.is_not(None))
         .order_by(arq.instance_asked_ms)
         .limit(limit)
     )
@@ -209,18 +209,18 @@ def _ask(conf: cfg.ConfigOpts, claim: work.Claim, instances: Iterable[str]) -> _
 def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
     """Record the answers; return the instances whose ARQs are to be deleted."""
     arq = models.Arq
-    gone = arq.instance_uuid.in_(answers.gone)
-    silent = arq.instance_uuid.in_(answers.asked[-1:] if answers.failure else [])
+    gone = arq.consumer_uuid.in_(answers.gone)
+    silent = arq.consumer_uuid.in_(answers.asked[-1:] if answers.failure else [])
     since = sa.case(
         (gone, sa.func.coalesce(arq.instance_missed_ms, db.now_ms())),
         (silent, arq.instance_missed_ms),
         else_=None,
     )
     values = {"instance_asked_ms": db.now_ms(), "instance_missed_ms": since}
-    overdue = sa.select(arq.instance_uuid).where(_is_overdue(grace), gone).distinct()
+    overdue = sa.select(arq.consumer_uuid).where(_is_overdue(grace), gone).distinct()
     with db.writer() as session:
         work.hold(session, claim)
-        arq_states.note(session, arq.instance_uuid.in_(answers.asked), **values)
+        arq_states.note(session, arq.consumer_uuid.in_(answers.asked), **values)
         return [uuid for uuid in session.scalars(overdue) if uuid is not None]
 
 
@@ -237,7 +237,7 @@ def _delete(conf: cfg.ConfigOpts, instance: str, *, is_deleted: bool) -> bool:
     One without an allocation does not count if Nova says that it has deleted it.
     """
     grace = conf.conductor.instance_grace
-    ours = (models.Arq.instance_uuid == instance, _is_overdue(grace))
+    ours = (models.Arq.consumer_uuid == instance, _is_overdue(grace))
     arqs = safeguards.release_arqs(
         conf, *ours, counts=lambda found: not (is_deleted and _is_unclaimed(found))
     )
@@ -262,5 +262,5 @@ def count_held_back(session: orm.Session, conf: cfg.ConfigOpts) -> int:
         arq.instance_missed_ms < asked_ms - conf.conductor.instance_grace * 1000,
         arq.allocation_missed_ms <= asked_ms,
     )
-    query = sa.select(sa.func.count(arq.instance_uuid.distinct()))
+    query = sa.select(sa.func.count(arq.consumer_uuid.distinct()))
     return session.scalar(query.where(arq.instance_missed_ms.is_not(None), overdue)) or 0

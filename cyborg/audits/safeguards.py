@@ -50,8 +50,8 @@ def once(conf: cfg.ConfigOpts) -> Callable[[], bool]:
 def recent() -> list[str]:
     """Some instances with ARQs that were not missing when Nova was last asked."""
     arq = models.Arq
-    query = sa.select(arq.instance_uuid).where(
-        arq.instance_uuid.is_not(None),
+    query = sa.select(arq.consumer_uuid).where(
+        arq.consumer_uuid.is_not(None),
         arq.instance_missed_ms.is_(None),
         arq.allocation_uuid.is_(None),
     )

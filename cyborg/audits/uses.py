@@ -181,7 +181,7 @@ def _write(arqs: Sequence[str]) -> None:
             {
                 "kind": history.USED,
                 "project_id": arq.project_id,
-                "instance_uuid": arq.instance_uuid,
+                "consumer_uuid": arq.consumer_uuid,
                 "arq_uuid": arq.uuid,
                 "hostname": arq.hostname,
                 "device_uuid": device,

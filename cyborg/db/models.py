@@ -350,7 +350,7 @@ class AttachHandle(Base):
     left_project: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     left_profile: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     left_host: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
-    left_instance: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
+    left_consumer: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
     left_created_at: orm.Mapped[datetime.datetime | None] = orm.mapped_column(
         Timestamp, default=None
     )
@@ -455,7 +455,7 @@ class Arq(Base):
     #: As the consumer sent them: the host's name or node, the provider, the instance.
     hostname: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     device_rp_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
-    instance_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
+    consumer_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     #: When the present binding was asked for, in milliseconds by the database's clock.
     bind_started_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: When Nova was last asked for the instance, and since when Nova does not know it.

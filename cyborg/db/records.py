@@ -128,7 +128,7 @@ class Operation(Base):
     function_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     function_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: The instance for whose binding it is; null if it is for none.
-    instance_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
+    consumer_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     #: The function pool that asked for it, which may be gone; null if none did.
     pool_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     #: Who asked: ``user <id>``, ``instance <uuid>``, ``function pool <name>``, ``recovery``,
@@ -142,7 +142,7 @@ class Operation(Base):
     asked_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=db.now_ms())
     ended_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, index=True, default=None)
     #: What has happened, in order: ``{"at_ms": milliseconds, "text": sentence}``. Of who joined it
-    #: also ``{"joined": who, "instance_uuid": of an instance}``; of a wait ``{"waits": true}``.
+    #: also ``{"joined": who, "consumer_uuid": of an instance}``; of a wait ``{"waits": true}``.
     history: orm.Mapped[list[dict[str, Any]]] = orm.mapped_column(JsonText, default=list)
 
 
@@ -164,7 +164,7 @@ class HistoryEntry(Base):
     resource_class: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: Whose it is; null if it is about the device alone.
     project_id: orm.Mapped[str | None] = orm.mapped_column(string(255), index=True, default=None)
-    instance_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
+    consumer_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     arq_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     hostname: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     image_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)

@@ -140,7 +140,7 @@ def _uses(
     found: dict[int, Any] = {row[0].id: row for row in session.execute(query)}
     # Whoever has left a handle is not with its instance any more.
     were = [(arq, id_, None) for id_, arq in handle_states.leavers(session, left).items()]
-    have = [(arq, arq.attach_handle_id or 0, arq.instance_uuid) for arq in arqs]
+    have = [(arq, arq.attach_handle_id or 0, arq.consumer_uuid) for arq in arqs]
     return [_use(arq, instance, found.get(id_)) for arq, id_, instance in [*have, *were]]
 
 
@@ -201,7 +201,7 @@ def _chronicle(given_up: GivenUpArq, reason: str | None) -> dict[str, Any]:
         handle_uuid=given_up.attach_handle_uuid,
         resource_class=history.class_of_handle(given_up.attach_handle_uuid),
         project_id=given_up.project_id,
-        instance_uuid=given_up.instance_uuid,
+        consumer_uuid=given_up.instance_uuid,
         arq_uuid=given_up.uuid,
         hostname=given_up.hostname,
         reason=_GIVEN_UP,

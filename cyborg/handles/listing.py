@@ -77,7 +77,7 @@ class Handle:
     deployable_uuid: str
     hostname: str
     arq_uuid: str | None
-    instance_uuid: str | None
+    consumer_uuid: str | None
     project_id: str | None
     state_reason: str | None
     created_at: datetime.datetime
@@ -103,7 +103,7 @@ def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[Handle]:
         "device_uuid": _DEVICE.uuid,
         "deployable_uuid": _DEPLOYABLE.uuid,
         "hostname": _HOST.node,
-        "instance_uuid": _ARQ.instance_uuid,
+        "instance_uuid": _ARQ.consumer_uuid,
     }
     columns = (
         _HANDLE.id,
@@ -116,7 +116,7 @@ def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[Handle]:
         _DEPLOYABLE.uuid,
         _HOST.node,
         sa.func.coalesce(_ARQ.uuid, _HANDLE.left_arq),
-        _ARQ.instance_uuid,
+        _ARQ.consumer_uuid,
         sa.func.coalesce(_ARQ.project_id, _HANDLE.left_project),
     )
     reasons = (
@@ -179,7 +179,7 @@ def _handle(row: Sequence[Any]) -> Handle:
         deployable_uuid=deployable,
         hostname=host,
         arq_uuid=arq,
-        instance_uuid=instance,
+        consumer_uuid=instance,
         project_id=project,
         state_reason=reasons.get(state),
         created_at=created,

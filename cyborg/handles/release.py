@@ -79,7 +79,7 @@ def _lockable(*which: sa.ColumnElement[bool]) -> dict[bool, sa.Select[models.Arq
 
 #: These are made once, since making them takes longer than running them.
 _LOCK = _lockable(models.Arq.uuid.in_(sa.bindparam("uuids", expanding=True)))
-_LOCK_OF_INSTANCE = _lockable(models.Arq.instance_uuid == sa.bindparam("instance"))
+_LOCK_OF_INSTANCE = _lockable(models.Arq.consumer_uuid == sa.bindparam("instance"))
 
 
 def _given(ctx: RequestContext, **values: Any) -> dict[str, Any]:
@@ -111,9 +111,9 @@ def _delete_by_uuid(ctx: RequestContext, uuids: Collection[str]) -> set[str]:
     with db.writer() as session:
         arqs = lock_arqs(session, ctx, uuids)
         for arq in arqs.values():
-            if arq.instance_uuid and not ctx.has_service_token:
+            if arq.consumer_uuid and not ctx.has_service_token:
                 raise errors.Forbidden(
-                    f"ARQ {arq.uuid} is bound to instance {arq.instance_uuid}. Use the Compute "
+                    f"ARQ {arq.uuid} is bound to instance {arq.consumer_uuid}. Use the Compute "
                     "API to delete the instance; deleting its ARQ requires a service token."
                 )
         delete(session, list(arqs.values()))
@@ -145,7 +145,7 @@ _NO_BINDING = {
     "private_reason": None,
     "hostname": None,
     "device_rp_uuid": None,
-    "instance_uuid": None,
+    "consumer_uuid": None,
     "bind_started_ms": None,
 }
 
@@ -191,13 +191,13 @@ def _want_events_of_others(session: orm.Session, leaving: Collection[models.Arq]
     """
     arq_states.want_telling(session, [arq for arq in leaving if arq.allocation_uuid])
     instances = {
-        arq.instance_uuid
+        arq.consumer_uuid
         for arq in leaving
-        if arq.state == models.BIND_STARTED and arq.instance_uuid and not arq.allocation_uuid
+        if arq.state == models.BIND_STARTED and arq.consumer_uuid and not arq.allocation_uuid
     }
     if instances:
-        query = sa.select(models.Arq.instance_uuid).where(
-            models.Arq.instance_uuid.in_(instances),
+        query = sa.select(models.Arq.consumer_uuid).where(
+            models.Arq.consumer_uuid.in_(instances),
             models.Arq.id.not_in([arq.id for arq in leaving]),
         )
         others = session.scalars(query.distinct())

@@ -158,7 +158,7 @@ def _uses(host_id: int) -> sa.Subquery:
         arq.uuid.label("arq_uuid"),
         arq.state,
         arq.project_id,
-        arq.instance_uuid,
+        arq.consumer_uuid,
         device.uuid.label("device_uuid"),
     )
     was = (

@@ -181,7 +181,7 @@ def _give_up_devices(
 
 def _refuse_serving(arqs: Collection[models.Arq]) -> None:
     if arqs:
-        named = ", ".join(f"{arq.uuid} (instance {arq.instance_uuid})" for arq in arqs)
+        named = ", ".join(f"{arq.uuid} (instance {arq.consumer_uuid})" for arq in arqs)
         raise errors.Conflict(
             f"There are ARQs that hold attach handles: {named}. Delete their instances first, or "
             "give force=true to give the ARQs up."

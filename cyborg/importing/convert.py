@@ -273,7 +273,7 @@ class Converter:
             "resource_class": next(iter(RequestGroup.parse(group).resources), None),
             "hostname": row["hostname"] if bound else None,
             "device_rp_uuid": _uuid(row["device_rp_uuid"]) if bound else None,
-            "instance_uuid": instance,
+            "consumer_uuid": instance,
             "bind_started_ms": since if bound else None,
         }
         used = {
@@ -282,7 +282,7 @@ class Converter:
             "handle_uuid": given,
             "resource_class": row["handle_class"],
             "project_id": row["project_id"],
-            "instance_uuid": instance,
+            "consumer_uuid": instance,
             "arq_uuid": row["uuid"],
             "hostname": row["hostname"],
             "started_ms": since,

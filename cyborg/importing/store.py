@@ -62,7 +62,7 @@ def conflicts_of_arqs(session: orm.Session, found: Sequence[Request]) -> list[st
     arq, handle = models.Arq, models.AttachHandle
     uuids = [request.values["uuid"] for request in found]
     query = (
-        sa.select(arq.uuid, arq.state, arq.instance_uuid, handle.uuid)
+        sa.select(arq.uuid, arq.state, arq.consumer_uuid, handle.uuid)
         .outerjoin(handle, handle.id == arq.attach_handle_id)
         .where(arq.uuid.in_(uuids))
     )
@@ -75,7 +75,7 @@ def conflicts_of_arqs(session: orm.Session, found: Sequence[Request]) -> list[st
         and there[uuid]
         != [
             request.values["state"],
-            request.values["instance_uuid"],
+            request.values["consumer_uuid"],
             None if request.needs_step else request.handle,
         ]
     ]

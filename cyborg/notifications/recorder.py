@@ -95,7 +95,7 @@ def _of_arq(
 def _about(arq: notices.AcceleratorRequestPayload) -> dict[str, Any]:
     return {
         "project_id": arq.project_id,
-        "instance_uuid": arq.instance_uuid,
+        "consumer_uuid": arq.instance_uuid,
         "arq_uuid": arq.uuid,
         "hostname": arq.hostname,
         "device_uuid": arq.device_uuid or history.device_of_provider(arq.device_rp_uuid),

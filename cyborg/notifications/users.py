@@ -41,7 +41,7 @@ def _users(
         return {}
     arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
     of_these = (
-        sa.select(key, arq.uuid, arq.project_id, arq.instance_uuid, arq.id.label("arq_id"))
+        sa.select(key, arq.uuid, arq.project_id, arq.consumer_uuid, arq.id.label("arq_id"))
         .select_from(deployable)
         .join(models.Device, models.Device.id == deployable.device_id)
         .join(models.Host, models.Host.id == models.Device.host_id)
@@ -56,9 +56,9 @@ def _users(
     # An OR in place of the UNION would read all ARQs.
     rows = session.execute(sa.union_all(holders, waiting).order_by("arq_id")).all()
     found: dict[str, list[User]] = {}
-    for value, uuid, project_id, instance_uuid, _ in rows:
+    for value, uuid, project_id, consumer_uuid, _ in rows:
         users = found.setdefault(value, [])
         if len(users) < notices.USERS_MAX:
-            user = User(arq_uuid=uuid, project_id=project_id, instance_uuid=instance_uuid)
+            user = User(arq_uuid=uuid, project_id=project_id, instance_uuid=consumer_uuid)
             users.append(user)
     return found

@@ -98,10 +98,10 @@ def _reason(foreign: Collection[str]) -> str:
 def _arqs(providers: Collection[str]) -> dict[tuple[str, str], int]:
     """How many ARQs each instance has of each provider."""
     arq = models.Arq
-    pair = (arq.device_rp_uuid, arq.instance_uuid)
+    pair = (arq.device_rp_uuid, arq.consumer_uuid)
     query = (
         sa.select(*pair, sa.func.count())
-        .where(arq.device_rp_uuid.in_(providers), arq.instance_uuid.is_not(None))
+        .where(arq.device_rp_uuid.in_(providers), arq.consumer_uuid.is_not(None))
         .group_by(*pair)
     )
     with db.reader() as session:

@@ -246,7 +246,7 @@ def _refuse_users(held: Held, deployable: models.Deployable, image: glance.Image
     # Who names the image otherwise waits for it too.
     written = program.of_operation(operation, image)
     why_not = held.why_used(written)
-    is_bind = operation.instance_uuid is not None
+    is_bind = operation.consumer_uuid is not None
     if why_not and not (is_bind and guard.is_being_cleaned(session, deployable, written)):
         raise Refused(operations.CONFLICT, why_not)
     if operations.is_for_binds(operation) and image is not None:

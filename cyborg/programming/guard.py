@@ -73,7 +73,7 @@ def awaiting(
     ``image`` is what was found for it, if that is not recorded yet.
     """
     found = waiting(session, operation, image)
-    return {arq.instance_uuid for arq in found if arq.instance_uuid}
+    return {arq.consumer_uuid for arq in found if arq.consumer_uuid}
 
 
 def waiting(
@@ -89,7 +89,7 @@ def waiting(
 
 def instances(session: orm.Session, deployable: models.Deployable) -> set[str]:
     """The instances whose ARQs use a deployable, or are being bound to it."""
-    return {arq.instance_uuid for arq in _users(session, deployable.id) if arq.instance_uuid}
+    return {arq.consumer_uuid for arq in _users(session, deployable.id) if arq.consumer_uuid}
 
 
 def is_used(session: orm.Session, deployable: models.Deployable) -> bool:
@@ -165,7 +165,7 @@ def _waits_for(arq: models.Arq, what: program.Program) -> bool:
 
 def _sentence(arq: models.Arq, deployable: models.Deployable) -> str:
     it = _it(arq.device_rp_uuid, deployable)
-    return f"ARQ {arq.uuid} of instance {arq.instance_uuid} has {it} ({arq.state})."
+    return f"ARQ {arq.uuid} of instance {arq.consumer_uuid} has {it} ({arq.state})."
 
 
 def _it(rp_uuid: str | None, deployable: models.Deployable) -> str:

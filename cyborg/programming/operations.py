@@ -107,7 +107,7 @@ COLUMNS: dict[str, Any] = {
     "uuid": _MODEL.uuid,
     "deployable_uuid": _MODEL.deployable_uuid,
     "state": _MODEL.state,
-    "instance_uuid": _MODEL.instance_uuid,
+    "instance_uuid": _MODEL.consumer_uuid,
     "created_at": _MODEL.created_at,
     "ended_at": _MODEL.ended_ms,
 }
@@ -164,7 +164,7 @@ def have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) ->
 
     :raises CannotRun: it cannot be programmed so, or programming has failed for this bind
     """
-    instance = arq.instance_uuid
+    instance = arq.consumer_uuid
     if not arq.request.names_program or instance is None:
         return True
     with db.writer() as session:
@@ -186,7 +186,7 @@ def have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) ->
             raise CannotRun(Reason.of(_NOT_READY, sentence, reason))
         asked_by = f"instance {instance}"
         try:
-            request(session, deployable, what, asked_by=asked_by, instance_uuid=instance)
+            request(session, deployable, what, asked_by=asked_by, consumer_uuid=instance)
         except errors.NotOffered as exc:
             raise CannotRun(Reason(_NOT_READY, exc.message)) from exc
         except Undecided:
@@ -208,7 +208,7 @@ def _last_for(
         sa.select(_MODEL)
         .where(
             _MODEL.deployable_uuid == deployable_uuid,
-            _MODEL.instance_uuid == arq.instance_uuid,
+            _MODEL.consumer_uuid == arq.consumer_uuid,
             _MODEL.ended_ms >= (arq.bind_started_ms or 0),
         )
         .order_by(_MODEL.id.desc())
@@ -259,7 +259,7 @@ def request(
     what: program.Program,
     *,
     asked_by: str,
-    instance_uuid: str | None = None,
+    consumer_uuid: str | None = None,
     pool_uuid: str | None = None,
 ) -> models.Operation:
     """Make the operation that has a locked deployable run a program; see :func:`ask`.
@@ -279,10 +279,10 @@ def request(
     if present is not None:
         _join(present, deployable, what)
         if pool_uuid is None:
-            _note_joined(session, present, asked_by, instance_uuid)
+            _note_joined(session, present, asked_by, consumer_uuid)
         return present
     made = _new(session, deployable, what, asked_by)
-    made.instance_uuid, made.pool_uuid = instance_uuid, pool_uuid
+    made.consumer_uuid, made.pool_uuid = consumer_uuid, pool_uuid
     runs, may_run = what.is_run_by(deployable), what.may_be_run_by(deployable)
     if runs:
         made.active, made.state, made.ended_ms = None, SUCCEEDED, made.asked_ms
@@ -374,14 +374,14 @@ def _join(
 
 
 def _note_joined(
-    session: orm.Session, present: models.Operation, asked_by: str, instance_uuid: str | None
+    session: orm.Session, present: models.Operation, asked_by: str, consumer_uuid: str | None
 ) -> None:
     """Note once who wants an operation too that may still be given up if its asker leaves."""
     is_begun = present.state == WRITING or present.asked_by == RECOVERY
     if is_begun or asked_by in {present.asked_by, *(who for who, _ in _joined(present))}:
         return
     entry = _entry(now(session), f"Asked for by {asked_by} too.")
-    entry |= {"joined": asked_by, "instance_uuid": instance_uuid}
+    entry |= {"joined": asked_by, "consumer_uuid": consumer_uuid}
     changed = [*present.history, entry][-_HISTORY_MAX:]
     guard_ = (_MODEL.id == present.id, _MODEL.state == present.state)
     if not db.update(session, _MODEL, *guard_, history=changed):
@@ -391,7 +391,7 @@ def _note_joined(
 def _joined(operation: models.Operation) -> list[tuple[str, str | None]]:
     """Who wants an operation besides who asked for it first, and the instance if it is one."""
     return [
-        (entry["joined"], entry["instance_uuid"])
+        (entry["joined"], entry["consumer_uuid"])
         for entry in operation.history
         if "joined" in entry
     ]
@@ -400,12 +400,12 @@ def _joined(operation: models.Operation) -> list[tuple[str, str | None]]:
 def is_for_binds(operation: models.Operation) -> bool:
     """Whether only binds want the operation, so that it is for nobody once none waits."""
     has_others = any(instance is None for _, instance in _joined(operation))
-    return operation.instance_uuid is not None and not has_others
+    return operation.consumer_uuid is not None and not has_others
 
 
 def instances(operation: models.Operation) -> set[str]:
     """The instances whose binds have asked for an operation; they may have left since."""
-    asked = [operation.instance_uuid, *(instance for _, instance in _joined(operation))]
+    asked = [operation.consumer_uuid, *(instance for _, instance in _joined(operation))]
     return {instance for instance in asked if instance is not None}
 
 
@@ -513,10 +513,10 @@ def _history_entry(operation: models.Operation, values: dict[str, Any]) -> dict[
     return {
         "kind": history.PROGRAMMED,
         # Its owner reads that it was done, or failed, for the instance.
-        "project_id": history.project_of_instance(operation.instance_uuid),
+        "project_id": history.project_of_instance(operation.consumer_uuid),
         "device_uuid": history.device_of_deployable(operation.deployable_uuid),
         "hostname": history.host_of_deployable(operation.deployable_uuid),
-        "instance_uuid": operation.instance_uuid,
+        "consumer_uuid": operation.consumer_uuid,
         "image_uuid": what.image_uuid,
         "function_id": what.function_id,
         "reason": NOT_DONE if values.get("error") else None,

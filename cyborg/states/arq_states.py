@@ -137,8 +137,8 @@ def want_telling(session: orm.Session, arqs: Iterable[models.Arq]) -> None:
     for arq in arqs:
         if arq.allocation_uuid:
             allocations.add(arq.allocation_uuid)
-        elif arq.instance_uuid:
-            instances.add(arq.instance_uuid)
+        elif arq.consumer_uuid:
+            instances.add(arq.consumer_uuid)
     work.want(session, work.NOVA_EVENT, instances)
     work.want(session, work.ALLOCATE, allocations)
 

@@ -67,7 +67,7 @@ _LEFT = (
     "left_project",
     "left_profile",
     "left_host",
-    "left_instance",
+    "left_consumer",
     "left_created_at",
     "left_by",
 )
@@ -119,7 +119,7 @@ def leave(session: orm.Session, leaving: Sequence[Leaving]) -> None:
             "left_project": lambda arq: arq.project_id,
             "left_profile": lambda arq: arq.device_profile_name,
             "left_host": lambda arq: arq.hostname,
-            "left_instance": lambda arq: arq.instance_uuid,
+            "left_consumer": lambda arq: arq.consumer_uuid,
             "left_created_at": lambda arq: arq.created_at,
             "left_by": _snapshot,
         }
@@ -169,7 +169,7 @@ def who_left(handle: models.AttachHandle, state: str = models.DELETING) -> model
         project_id=handle.left_project,
         device_profile_name=handle.left_profile,
         hostname=handle.left_host,
-        instance_uuid=handle.left_instance,
+        consumer_uuid=handle.left_consumer,
         created_at=handle.left_created_at,
         device_profile_group_id=by["group_id"],
         group=by["group"],

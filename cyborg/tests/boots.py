@@ -35,7 +35,7 @@ def _store_profile(name: str, groups: list[dict[str, str]]) -> None:
 
 def target(instance: str, **changes: str) -> BindTarget:
     """Where an ARQ is bound: the usual provider, but for ``changes``."""
-    fields = {"hostname": "host-1.example", "device_rp_uuid": RP, "instance_uuid": instance}
+    fields = {"hostname": "host-1.example", "device_rp_uuid": RP, "consumer_uuid": instance}
     return BindTarget(**(fields | changes))
 
 

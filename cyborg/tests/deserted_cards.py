@@ -66,7 +66,7 @@ class Ledger:
             waits = waits.where(row.name == name, models.Arq.state == models.BIND_STARTED)
             is_awaited = bool(session.scalars(waits).all())
         assert operation is not None
-        assert is_awaited or operation.instance_uuid is None or operation.uuid in self.wanted
+        assert is_awaited or operation.consumer_uuid is None or operation.uuid in self.wanted
         before = self._writes.get(name)
         if before is None or before.operation != operation.uuid or not before.has_written:
             before = self._writes[name] = _Write(operation.uuid)

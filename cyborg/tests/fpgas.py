@@ -166,7 +166,7 @@ class Fpgas:
                     state=models.BOUND,
                     hostname="host-1",
                     device_rp_uuid=provider_uuid(name),
-                    instance_uuid=instance,
+                    consumer_uuid=instance,
                     attach_handle_id=handle_id,
                 )
         return uuids

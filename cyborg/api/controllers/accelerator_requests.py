@@ -171,7 +171,7 @@ class AcceleratorRequests(Resource):
             "device_profile_group_id": arq.device_profile_group_id,
             "hostname": arq.hostname,
             "device_rp_uuid": arq.device_rp_uuid,
-            "instance_uuid": arq.instance_uuid,
+            "instance_uuid": arq.consumer_uuid,
             "project_id": arq.project_id,
             "attach_handle_type": arq.attach_type or "" if is_bound else "",
             "attach_handle_uuid": arq.handle_uuid if is_bound else None,

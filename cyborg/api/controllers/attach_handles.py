@@ -42,7 +42,7 @@ class AttachHandles(Resource):
             "deployable_uuid": handle.deployable_uuid,
             "hostname": handle.hostname,
             "arq_uuid": handle.arq_uuid,
-            "instance_uuid": handle.instance_uuid,
+            "instance_uuid": handle.consumer_uuid,
             "project_id": handle.project_id,
             "created_at": timestamp(handle.created_at),
             "updated_at": timestamp(handle.updated_at),

@@ -48,7 +48,7 @@ def show(request: Request, entry: models.HistoryEntry) -> dict[str, Any]:
         "attach_handle_uuid": entry.handle_uuid,
         "resource_class": entry.resource_class,
         "project_id": entry.project_id,
-        "instance_uuid": entry.instance_uuid,
+        "instance_uuid": entry.consumer_uuid,
         "arq_uuid": entry.arq_uuid,
         "hostname": entry.hostname if everything else None,
         "image_uuid": entry.image_uuid,

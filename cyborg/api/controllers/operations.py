@@ -58,7 +58,7 @@ class Operations(Resource):
             "image_name": operation.image_name,
             "function_id": operation.function_id,
             "function_name": operation.function_name,
-            "instance_uuid": operation.instance_uuid,
+            "instance_uuid": operation.consumer_uuid,
             "asked_by": operation.asked_by,
             "history": [
                 {"at": timestamp(moment(event["at_ms"])), "text": event["text"]}

@@ -188,7 +188,7 @@ def _hold_one_of_each() -> dict[str, str]:
                     state=models.BOUND,
                     device_profile_name="dp",
                     group={},
-                    instance_uuid=models.new_uuid(),
+                    consumer_uuid=models.new_uuid(),
                     attach_handle_id=handle.id,
                 )
             )

@@ -55,7 +55,7 @@ def arq_of(ctx: context.RequestContext, instance: str) -> None:
     (uuid_,) = boots.arqs(ctx)
     with db.writer() as session:
         db.update(
-            session, models.Arq, models.Arq.uuid == uuid_, device_rp_uuid=A, instance_uuid=instance
+            session, models.Arq, models.Arq.uuid == uuid_, device_rp_uuid=A, consumer_uuid=instance
         )
 
 

@@ -226,7 +226,7 @@ def test_unbind_frees_the_handle_for_the_next(
     boots.bind(ctx, [second], models.new_uuid())
     engine.drain(conf)
     arqs = {arq.uuid: arq for arq in service.list_arqs(ctx)}
-    assert (arqs[first].state, arqs[first].instance_uuid) == (models.UNBOUND, None)
+    assert (arqs[first].state, arqs[first].consumer_uuid) == (models.UNBOUND, None)
     assert arqs[first].hostname is arqs[first].device_rp_uuid is None
     assert arqs[second].state == models.BOUND
     release.delete_arqs(ctx, [second])

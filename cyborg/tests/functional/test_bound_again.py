@@ -196,7 +196,7 @@ def test_an_imported_handle_that_is_to_be_cleaned_is_left_once(cloud: Cloud, sta
         "resource_class": "FPGA",
         "hostname": "host-1" if bound else None,
         "device_rp_uuid": cloud.cards["a"].provider if bound else None,
-        "instance_uuid": models.new_uuid() if bound else None,
+        "consumer_uuid": models.new_uuid() if bound else None,
         "bind_started_ms": 1 if bound else None,
     }
     request = Request(values=values, handle=handle, used=None, needs_step=True)

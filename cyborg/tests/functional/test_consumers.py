@@ -193,7 +193,7 @@ def test_nova_is_told_nothing(rack: Site, sink: NovaSink) -> None:
     with db.reader() as session:
         (arq,) = session.scalars(sa.select(models.Arq))
     assert (arq.uuid, arq.instance_asked_ms) == (accelerator["arq_uuid"], None)
-    assert arq.instance_uuid == body["consumer"]["uuid"]
+    assert arq.consumer_uuid == body["consumer"]["uuid"]
 
 
 @pytest.mark.every_database

@@ -275,7 +275,7 @@ def test_nothing_is_held_by_nobody(mortal_site: Site) -> None:
     ours: dict[str, Counter[str]] = {}
     for arq in arqs:
         assert arq.state == models.BOUND
-        ours.setdefault(str(arq.instance_uuid), Counter())[str(arq.device_rp_uuid)] += 1
+        ours.setdefault(str(arq.consumer_uuid), Counter())[str(arq.device_rp_uuid)] += 1
     assert ours == mortal_site.held()
     assert ours.keys() == {row.uuid for row in rows if row.state == states.ACTIVE}
     given = sorted((str(arq.hostname).removesuffix(".example"), arq.uuid) for arq in arqs)

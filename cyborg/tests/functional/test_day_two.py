@@ -225,7 +225,7 @@ class Life:
             return
         name = self.chance.choice([*CARDS])
         rp, instance = provider_uuid(f"host-1_{name}"), models.new_uuid()
-        target = BindTarget(hostname="host-1", device_rp_uuid=rp, instance_uuid=instance)
+        target = BindTarget(hostname="host-1", device_rp_uuid=rp, consumer_uuid=instance)
         user = self.users[self.chance.choice(PROJECTS)]
         with self.closed(user, name):
             # It has claimed before, and gives the claim back if it is refused.
@@ -387,7 +387,7 @@ class Life:
     def lose(self, uuids: list[str]) -> None:
         """Nova deletes the instance of an ARQ that was taken away from it."""
         with db.reader() as session:
-            query = sa.select(models.Arq.instance_uuid).where(models.Arq.uuid.in_(uuids))
+            query = sa.select(models.Arq.consumer_uuid).where(models.Arq.uuid.in_(uuids))
             self.broken |= {instance for instance in session.scalars(query) if instance}
 
     # What must hold.
@@ -485,7 +485,7 @@ class Life:
         draining.undrain("host-1", 1)
         with db.reader() as session:
             devices = list(session.scalars(sa.select(models.Device.uuid)))
-            failed = sa.select(models.Arq.instance_uuid).where(
+            failed = sa.select(models.Arq.consumer_uuid).where(
                 models.Arq.state == models.BIND_FAILED
             )
         for uuid in devices:

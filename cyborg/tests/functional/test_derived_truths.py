@@ -161,7 +161,7 @@ class Machine(stateful.RuleBasedStateMachine):
         target = bind_requests.BindTarget(
             hostname=hosts.ROOT,
             device_rp_uuid=instance.card.provider,
-            instance_uuid=instance.uuid,
+            consumer_uuid=instance.uuid,
         )
         try:
             binding.request_changes(self.cloud.ctx, {instance.arq: target}, [])
@@ -262,9 +262,9 @@ class Machine(stateful.RuleBasedStateMachine):
     def _nova_cleans_up(self) -> None:
         """Instances that got no accelerator fail, and allocations of the deleted ones go."""
         for arq in service.list_arqs(self.cloud.ctx):
-            if arq.state == models.BIND_FAILED and arq.instance_uuid:
-                self.leftovers.append(arq.instance_uuid)
-                release.delete_instance_arqs(self.cloud.ctx, arq.instance_uuid)
+            if arq.state == models.BIND_FAILED and arq.consumer_uuid:
+                self.leftovers.append(arq.consumer_uuid)
+                release.delete_instance_arqs(self.cloud.ctx, arq.consumer_uuid)
         self.instances = [one for one in self.instances if one.uuid not in self.leftovers]
         for consumer in self.leftovers:
             self._drop(consumer)

@@ -66,7 +66,7 @@ def test_who_had_which_handle_from_when_to_when(
     used = entries(kind=history.USED)
     assert {each.arq_uuid: each.handle_uuid for each in used} == held
     for each in used:
-        assert (each.device_uuid, each.instance_uuid) == (card, instance)
+        assert (each.device_uuid, each.consumer_uuid) == (card, instance)
         assert (each.project_id, each.resource_class) == ("project-1", "FPGA")
         assert each.ended_ms is None
 
@@ -205,7 +205,7 @@ def test_a_refused_bind_is_kept_as_well(ctx: context.RequestContext, card: str) 
     with pytest.raises(errors.Conflict, match="disabled"):
         boots.bind(ctx, boots.arqs(ctx), instance)
     (entry,) = entries(kind=history.BIND_FAILED)
-    assert (entry.instance_uuid, entry.device_uuid) == (instance, card)
+    assert (entry.consumer_uuid, entry.device_uuid) == (instance, card)
     assert "disabled" in (entry.private_reason or "")
 
 
@@ -333,7 +333,7 @@ def test_what_ended_long_ago_is_forgotten(
     assert len(entries()) == 2
     conf.set_override("history_expiry", 7 * DAY, group="conductor")
     history.forget(conf)
-    assert [each.instance_uuid for each in entries()] == [running]
+    assert [each.consumer_uuid for each in entries()] == [running]
 
 
 @pytest.mark.every_database
@@ -451,7 +451,7 @@ def test_an_owner_reads_what_was_programmed_for_its_instance(
     arq = dynamic.bind(instance, bitstream_id=image)
     assert dynamic.resolved(arq)["state"] == "BindFailed"
     (entry,) = entries(kind=history.PROGRAMMED)
-    assert (entry.instance_uuid, entry.image_uuid) == (instance, image)
+    assert (entry.consumer_uuid, entry.image_uuid) == (instance, image)
     with db.reader() as session:
         project = session.scalars(sa.select(models.Arq.project_id)).one()
     assert entry.project_id == project
@@ -469,7 +469,7 @@ def test_what_was_written_for_a_guest_is_its_projects(dynamic: Card) -> None:
     arq = dynamic.resolved(dynamic.bind(instance, function_id="aes-128"))
     assert arq["state"] == models.BOUND, arq["state_reason"]
     (entry,) = entries(kind=history.PROGRAMMED)
-    assert (entry.instance_uuid, entry.project_id) == (instance, arq["project_id"])
+    assert (entry.consumer_uuid, entry.project_id) == (instance, arq["project_id"])
     assert entry.hostname == "host-1.example"
 
 

@@ -152,7 +152,7 @@ def test_everything_arrives(old: sa.Engine, conf: cfg.ConfigOpts) -> None:
     profiles = {row["id"]: row["name"] for row in ROWS["device_profiles"]}
     bound = read(
         sa.select(
-            arq.uuid, arq.project_id, arq.device_profile_name, arq.instance_uuid, handle.uuid
+            arq.uuid, arq.project_id, arq.device_profile_name, arq.consumer_uuid, handle.uuid
         )
         .join(handle, handle.id == arq.attach_handle_id)
         .where(arq.state == models.BOUND)
@@ -267,13 +267,13 @@ def test_of_a_thousand_none_is_lost(old: sa.Engine, database: sa.Engine) -> None
     with old.connect() as connection:
         given = connection.execute(
             sa.text(
-                "SELECT a.uuid, h.uuid, a.instance_uuid FROM extended_accelerator_requests a"
+                "SELECT a.uuid, h.uuid, a.consumer_uuid FROM extended_accelerator_requests a"
                 " JOIN attach_handles h ON h.id = a.attach_handle_id WHERE a.state = 'Bound'"
             )
         ).all()
     arq, handle = models.Arq, models.AttachHandle
     here = read(
-        sa.select(arq.uuid, handle.uuid, arq.instance_uuid)
+        sa.select(arq.uuid, handle.uuid, arq.consumer_uuid)
         .join(handle, handle.id == arq.attach_handle_id)
         .where(arq.state == models.BOUND)
     )
@@ -604,7 +604,7 @@ def follow_the_way_back(tmp_path: pathlib.Path, old: sa.Engine, new: sa.engine.U
 def held(engine: sa.Engine) -> tuple[set[tuple[str, ...]], set[str]]:
     """Of the old book: each ARQ with its handle, and the handles that are in use."""
     arqs = (
-        "SELECT a.uuid, a.state, a.instance_uuid, a.hostname, a.project_id, h.uuid, p.name FROM"
+        "SELECT a.uuid, a.state, a.consumer_uuid, a.hostname, a.project_id, h.uuid, p.name FROM"
         f" {ARQS} a LEFT JOIN attach_handles h ON h.id = a.attach_handle_id"
         " JOIN device_profiles p ON p.id = a.device_profile_id"
     )
@@ -639,12 +639,12 @@ def test_the_way_back_writes_what_happened_here(
             models.Arq(
                 project_id="p", state="Bound", device_profile_name="made-here", group=groups[0],
                 hostname="compute-1", device_rp_uuid=moved.device_rp_uuid,
-                instance_uuid=models.new_uuid(), attach_handle_id=free[1].id,
+                consumer_uuid=models.new_uuid(), attach_handle_id=free[1].id,
             )
         )  # fmt: skip
         session.delete(gone)
     columns = (
-        *(arq.uuid, arq.state, arq.instance_uuid, arq.hostname, arq.project_id, handle.uuid),
+        *(arq.uuid, arq.state, arq.consumer_uuid, arq.hostname, arq.project_id, handle.uuid),
         arq.device_profile_name,
     )
     ours = set(read(sa.select(*columns).join(handle, handle.id == arq.attach_handle_id)))
@@ -685,5 +685,5 @@ def test_the_way_back_says_what_the_old_book_does_not_know(
     assert cleaned in others
     (line,) = re.findall(r"^ERROR 1452 .* at line (\d+)", error, re.MULTILINE)
     text = (tmp_path / "way-back.sql").read_text().splitlines()
-    assert str(first.instance_uuid) in text[int(line) - 1]
+    assert str(first.consumer_uuid) in text[int(line) - 1]
     assert held(old) == before

@@ -85,7 +85,7 @@ def let_the_grace_pass(conf: cfg.ConfigOpts) -> None:
 def holders() -> dict[str | None, str]:
     """The state of each ARQ by its instance; of one that was deleted that is None."""
     left = sa.select(sa.null(), sa.literal(models.DELETING)).where(handle_states.is_shown())
-    query = sa.select(models.Arq.instance_uuid, models.Arq.state).union(left)
+    query = sa.select(models.Arq.consumer_uuid, models.Arq.state).union(left)
     with db.reader() as session:
         return {row[0]: row[1] for row in session.execute(query)}
 
@@ -157,7 +157,7 @@ def test_a_nova_that_knows_none_of_the_instances_releases_nothing(
     with db.writer() as session:
         arq = models.Arq
         aged = {"instance_asked_ms": 0, "instance_missed_ms": 0, "updated_at": arq.updated_at}
-        db.update(session, arq, arq.instance_uuid == late, **aged)
+        db.update(session, arq, arq.consumer_uuid == late, **aged)
     assert look(conf)
     assert holders() == {other: models.BOUND}
     assert errors_of(caplog) == ""

@@ -45,7 +45,7 @@ def test_a_bound_arq_is_sound(arq: str) -> None:
     ("state", "field"),
     [
         (models.BOUND, "attach_handle_id"),
-        (models.BOUND, "instance_uuid"),
+        (models.BOUND, "consumer_uuid"),
         (models.BIND_FAILED, "hostname"),
     ],
 )
@@ -53,7 +53,7 @@ def test_a_binding_that_lacks_a_field_is_seen(arq: str, state: str, field: str) 
     with db.writer() as session:
         db.delete(session, models.Work)
         values = {"state": state, "attach_handle_id": None, field: None}
-        if (state, field) == (models.BOUND, "instance_uuid"):
+        if (state, field) == (models.BOUND, "consumer_uuid"):
             del values["attach_handle_id"]
         db.update(session, models.Arq, **values)
     assert consistency.violations() == [
@@ -133,7 +133,7 @@ def _want(kind: str, key: str, **values: object) -> None:
 
 def test_work_about_something_is_no_orphan(arq: str) -> None:
     with db.reader() as session:
-        instance = session.scalar(sa.select(models.Arq.instance_uuid))
+        instance = session.scalar(sa.select(models.Arq.consumer_uuid))
         handle = session.scalars(sa.select(models.AttachHandle.uuid)).one()
         deployable = session.scalars(sa.select(models.Deployable.uuid)).one()
     assert instance is not None

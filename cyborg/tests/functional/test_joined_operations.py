@@ -101,7 +101,7 @@ def join(machine: Machine, card: Fpga) -> None:  # noqa: F811
 
 def leave(machine: Machine, arq: str) -> str:  # noqa: F811
     """The guest's instance is deleted; Nova gives its allocation back a little later."""
-    instance = str(service.get_arq(machine.cloud.ctx, arq).instance_uuid)
+    instance = str(service.get_arq(machine.cloud.ctx, arq).consumer_uuid)
     release.delete_instance_arqs(machine.cloud.ctx, instance)
     return instance
 

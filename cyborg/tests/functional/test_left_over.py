@@ -44,7 +44,7 @@ def test_a_region_is_offered_again_after_the_next_report(
     profiles.create_profile(name=name, groups=[{"resources:FPGA": "1"}], description=None)
     (arq,) = service.create(machine.cloud.ctx, name)
     where = bind_requests.BindTarget(
-        hostname=hosts.ROOT, device_rp_uuid=card.provider, instance_uuid=name
+        hostname=hosts.ROOT, device_rp_uuid=card.provider, consumer_uuid=name
     )
     with pytest.raises(errors.Conflict, match="not reported since a write of it failed"):
         binding.request_changes(machine.cloud.ctx, {arq.uuid: where}, [])
@@ -77,7 +77,7 @@ def start_and_leave_in_the_middle_of_the_write(machine: Machine, card: Fpga) -> 
     """The handle is not cleaned yet in the end."""
     cloud = machine.cloud
     arq = ask(machine, card, **{"accel:function_id": "zip"})
-    instance = str(service.get_arq(cloud.ctx, arq).instance_uuid)
+    instance = str(service.get_arq(cloud.ctx, arq).consumer_uuid)
 
     def happen() -> None:
         leave(machine, instance)
@@ -121,7 +121,7 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_after_a_failed_write(
     cloud, card = machine.cloud, machine.cards["c"]
     cloud.agent = "fails"
     arq = ask(machine, card, **{"accel:function_id": "zip"})
-    instance = str(service.get_arq(cloud.ctx, arq).instance_uuid)
+    instance = str(service.get_arq(cloud.ctx, arq).consumer_uuid)
     if leaves == "during the write":
         cloud.meanwhile = lambda: leave(machine, instance)
     machine.let_time_pass()
@@ -149,7 +149,7 @@ def test_a_card_is_offered_while_a_handle_is_cleaned_though_a_write_of_it_was_re
     cloud, card = machine.cloud, machine.cards["c"]
     cloud.agent = "fails at the start"
     arq = ask(machine, card, **{"accel:function_id": "zip"})
-    instance = str(service.get_arq(cloud.ctx, arq).instance_uuid)
+    instance = str(service.get_arq(cloud.ctx, arq).consumer_uuid)
 
     machine.let_time_pass()
 
@@ -170,7 +170,7 @@ def leave_while_it_is_restored(
     cloud = machine.cloud
     arqs = [ask(machine, card, **{"accel:function_id": "aes"}) for _ in range(1 + others)]
     machine.let_time_pass()
-    leaving, *staying = [str(service.get_arq(cloud.ctx, arq).instance_uuid) for arq in arqs]
+    leaving, *staying = [str(service.get_arq(cloud.ctx, arq).consumer_uuid) for arq in arqs]
 
     def happen() -> None:
         leave(machine, leaving)
@@ -220,7 +220,7 @@ def test_nothing_is_written_for_who_has_left_before_it_began(
     assert [each.state for each in operations.list_operations()][-1] == "reserving"
     cloud.agent = "is away"
 
-    leave(machine, str(service.get_arq(cloud.ctx, arq).instance_uuid))
+    leave(machine, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
     machine.let_time_pass()
 
     assert operations.list_operations()[-1].error == "Nobody waits for it any more."
@@ -239,7 +239,7 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_that_was_taken_during_the_
     def happen() -> None:
         cloud.do_one([work.BIND])
         assert cloud.number_of(arq) is not None
-        leave(machine, str(service.get_arq(cloud.ctx, arq).instance_uuid))
+        leave(machine, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
         cloud.agent = "is away"
 
     cloud.meanwhile = happen
@@ -261,7 +261,7 @@ def test_what_was_left_of_an_earlier_write_is_minded_though_the_next_one_was_ref
     cloud.agent = "fails at the start"
     machine.report(works=True)
     cloud.agent = "is away"
-    leave(machine, str(service.get_arq(cloud.ctx, staying).instance_uuid))
+    leave(machine, str(service.get_arq(cloud.ctx, staying).consumer_uuid))
     machine.let_time_pass()
     machine.report(works=True)
 
@@ -276,7 +276,7 @@ def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_had_it(
     arq = ask(machine, card, **{"accel:function_id": "zip"})
     machine.let_time_pass()
     cloud.agent = "is away"
-    leave(machine, str(service.get_arq(cloud.ctx, arq).instance_uuid))
+    leave(machine, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
     machine.let_time_pass()
 
     assert cloud.free(card) == card.handles - 1

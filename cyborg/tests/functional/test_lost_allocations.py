@@ -85,7 +85,7 @@ def look(conf: cfg.ConfigOpts) -> list[str]:
 def holders() -> list[str | None]:
     """The instances that have ARQs."""
     with db.reader() as session:
-        return list(session.scalars(sa.select(models.Arq.instance_uuid)))
+        return list(session.scalars(sa.select(models.Arq.consumer_uuid)))
 
 
 @pytest.mark.every_database

@@ -73,7 +73,7 @@ def hold(name: str) -> None:
                 group={},
                 hostname=hosts.ROOT,
                 device_rp_uuid=provider_uuid(name),
-                instance_uuid=CONSUMER,
+                consumer_uuid=CONSUMER,
                 attach_handle_id=session.scalar(first),
             )
         )

@@ -45,7 +45,7 @@ def rows(database: sa.Engine) -> None:
             device_profile_name="p",
             group={},
             hostname=hostname,
-            instance_uuid=instance,
+            consumer_uuid=instance,
             updated_at=None if number % 3 else _MOMENT + datetime.timedelta(seconds=number % 2),
         )
         for number, (state, hostname, instance) in enumerate(
@@ -194,7 +194,7 @@ def test_the_first_page_of_an_instance_is_cut_from_its_list(
     found = service.list_arqs(ctx, paging.Page(limit=3), instance_uuid=instance)
     assert [arq.uuid for arq in found] == whole[:3]
     with db.writer() as session:
-        db.update(session, models.Arq, models.Arq.uuid == whole[0], instance_uuid=None)
+        db.update(session, models.Arq, models.Arq.uuid == whole[0], consumer_uuid=None)
         db.update(session, models.Arq, models.Arq.uuid == whole[1], project_id=tenant.project_id)
     found = service.list_arqs(ctx, paging.Page(limit=20), instance_uuid=instance)
     assert [arq.uuid for arq in found] == whole[1:]

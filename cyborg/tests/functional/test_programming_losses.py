@@ -120,7 +120,7 @@ def test_a_card_that_leaves_the_bus_after_its_loss_is_put_back_when_it_returns(
         machine.cloud.let_time_pass()
         while machine.cloud.do_one():
             pass
-    asked = [each.state for each in operations.list_operations() if each.instance_uuid is None]
+    asked = [each.state for each in operations.list_operations() if each.consumer_uuid is None]
     assert "queued" not in asked
     machine.cards["b"] = lost
 

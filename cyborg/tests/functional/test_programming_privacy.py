@@ -38,7 +38,7 @@ def test_a_bind_does_not_tell_what_is_written_for_another(fpgas: Fpgas) -> None:
     found = [service.get_arq(fpgas.ctx, guest.arq) for guest in machine.guests]
 
     (waits,) = (arq for arq in found if arq.state == "BindStarted")
-    assert waits.instance_uuid == operation.instance_uuid
+    assert waits.consumer_uuid == operation.consumer_uuid
     (failed,) = (arq for arq in found if arq.state == "BindFailed")
     assert failed.private_reason == (
         f"Deployable {operation.deployable_uuid} cannot be programmed: "

@@ -40,7 +40,7 @@ def ask(machine: Machine, card: Fpga, **group: str) -> str:
     cloud.placement.allocate(name, card.provider, FPGA=1)
     (arq,) = service.create(cloud.ctx, name)
     target = bind_requests.BindTarget(
-        hostname=hosts.ROOT, device_rp_uuid=card.provider, instance_uuid=name
+        hostname=hosts.ROOT, device_rp_uuid=card.provider, consumer_uuid=name
     )
     binding.request_changes(cloud.ctx, {arq.uuid: target}, [])
     return arq.uuid

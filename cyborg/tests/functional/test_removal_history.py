@@ -87,7 +87,7 @@ def test_who_removed_it_and_why_is_kept(
         removal.remove_device(card, force=True, reason=WHY)
 
     (released,) = entries(kind=history.RELEASED)
-    assert (released.arq_uuid, released.instance_uuid) == (arq, instance)
+    assert (released.arq_uuid, released.consumer_uuid) == (arq, instance)
     assert (released.project_id, released.device_uuid) == (ctx.project_id, card)
     removed = entries(kind=history.REMOVED)
     assert {each.device_uuid for each in removed} == ({card, None} if what == "host" else {card})

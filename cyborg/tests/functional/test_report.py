@@ -76,7 +76,7 @@ def _hold(number: int, state: str = models.BOUND) -> str:
             state=state,
             device_profile_name="dp",
             group={},
-            instance_uuid=models.new_uuid(),
+            consumer_uuid=models.new_uuid(),
             attach_handle_id=handle.id,
         )
         session.add(arq)
@@ -250,7 +250,7 @@ def test_vanishing_while_a_handle_is_prepared_fails_the_arq() -> None:
     assert "vanished" in str(failed.state_reason)
     assert failed.attach_handle_id is None
     assert _tree() == {}
-    assert (work.NOVA_EVENT, failed.instance_uuid) in _wanted()
+    assert (work.NOVA_EVENT, failed.consumer_uuid) in _wanted()
 
 
 def test_vanishing_while_a_handle_is_cleaned_wants_the_step_that_counts_as_done() -> None:

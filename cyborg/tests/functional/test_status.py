@@ -290,7 +290,7 @@ def test_arqs_without_allocation_are_released_where_nova_agrees(
     found = books.command("--repair")
     assert found[gone]["repair"].endswith("its ARQs there are deleted. Done.")
     assert "not repaired: Nova does not say" in found[lives]["repair"]
-    assert gone not in {arq.instance_uuid for arq in service.list_arqs(ctx)}
+    assert gone not in {arq.consumer_uuid for arq in service.list_arqs(ctx)}
     assert books.check().keys() == {lives}
 
 

@@ -52,7 +52,7 @@ def set_times(**times: tuple[int, int | None]) -> int:
         now = session.scalars(sa.select(db.now_ms())).one()
         for instance, (began, ended) in times.items():
             ended_ms = None if ended is None else now - ended * HOUR
-            where = entry.instance_uuid == instance
+            where = entry.consumer_uuid == instance
             db.update(session, entry, where, started_ms=now - began * HOUR, ended_ms=ended_ms)
     return now
 

@@ -37,7 +37,7 @@ REMOVE = [{"path": "/hostname", "op": "remove"}]
 
 def test_binds() -> None:
     changes = parse({ARQ: add(), OTHER.upper(): add(hostname="i")}, V2_0)
-    target = BindTarget(hostname="h", device_rp_uuid=PROVIDER, instance_uuid=INSTANCE)
+    target = BindTarget(hostname="h", device_rp_uuid=PROVIDER, consumer_uuid=INSTANCE)
     assert changes.binds[ARQ] == target
     assert changes.binds[OTHER].hostname == "i"
     assert changes.unbinds == frozenset()
@@ -50,7 +50,7 @@ def test_paths_without_a_slash_and_uuids_in_another_form() -> None:
         {"path": "device_rp_uuid", "op": "add", "value": PROVIDER.upper()},
         {"path": "instance_uuid", "op": "add", "value": INSTANCE.replace("-", "")},
     ]
-    target = BindTarget(hostname="h", device_rp_uuid=PROVIDER, instance_uuid=INSTANCE)
+    target = BindTarget(hostname="h", device_rp_uuid=PROVIDER, consumer_uuid=INSTANCE)
     assert parse({ARQ.replace("-", ""): operations}, V2_0).binds == {ARQ: target}
 
 

@@ -234,7 +234,7 @@ def _create_parts() -> None:
         _flag("needs_write", default=sa.false()),
         _big("left_ms", null=True),
         _long("left_reason", "left_by", null=True),
-        _text(36, "left_arq", "left_instance", null=True),
+        _text(36, "left_arq", "left_consumer", null=True),
         _text(255, "left_project", "left_profile", "left_host", null=True),
         _columns(_TIMESTAMP, ["left_created_at"], null=True),
         unique=["uuid", "deployable_id attach_info"],
@@ -275,7 +275,7 @@ def _create_requests() -> None:
         _integer("device_profile_group_id"),
         _long("device_profile_group"),
         _text(36, "device_profile_uuid", "device_rp_uuid", null=True),
-        _text(36, "instance_uuid", "allocation_uuid", null=True),
+        _text(36, "consumer_uuid", "allocation_uuid", null=True),
         _big("instance_asked_ms", "instance_missed_ms", "allocation_missed_ms", null=True),
         _big("bind_started_ms", null=True),
         _flag("needs_write", default=sa.false()),
@@ -283,7 +283,7 @@ def _create_requests() -> None:
         unique=["uuid", "attach_handle_id"],
         refers={"attach_handle_id": "attach_handles"},
         index=[
-            *("project_id", "state", "device_rp_uuid", "instance_uuid", "instance_asked_ms"),
+            *("project_id", "state", "device_rp_uuid", "consumer_uuid", "instance_asked_ms"),
             *("device_profile_uuid", "allocation_uuid"),
         ],
     )
@@ -309,7 +309,7 @@ def _create_operations() -> None:
     _table(
         "operations",
         _text(36, "uuid", "deployable_uuid"),
-        _text(36, "active", "image_uuid", "instance_uuid", "pool_uuid", null=True),
+        _text(36, "active", "image_uuid", "consumer_uuid", "pool_uuid", null=True),
         _text(20, "state"),
         _text(20, "fault", null=True),
         _text(255, "image_name", "function_id", "function_name", null=True),
@@ -320,7 +320,7 @@ def _create_operations() -> None:
         _big("asked_ms"),
         _big("ended_ms", null=True),
         unique=["uuid", "active"],
-        index=["deployable_uuid", "instance_uuid", "ended_ms", "pool_uuid"],
+        index=["deployable_uuid", "consumer_uuid", "ended_ms", "pool_uuid"],
     )
 
 
@@ -391,7 +391,7 @@ def _create_records() -> None:
         "history",
         _text(36, "uuid"),
         _text(20, "kind"),
-        _text(36, "device_uuid", "handle_uuid", "instance_uuid", "arq_uuid", null=True),
+        _text(36, "device_uuid", "handle_uuid", "consumer_uuid", "arq_uuid", null=True),
         _text(36, "image_uuid", null=True),
         _text(255, "resource_class", "project_id", "hostname", "function_id", null=True),
         _text(255, "actor", null=True),
@@ -400,7 +400,7 @@ def _create_records() -> None:
         _big("ended_ms", null=True),
         unique=["uuid"],
         index=[
-            *("device_uuid", "project_id", "instance_uuid", "arq_uuid", "ended_ms"),
+            *("device_uuid", "project_id", "consumer_uuid", "arq_uuid", "ended_ms"),
             "project_id kind ended_ms",
         ],
         id_type=_BIG_ID,
