@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg import db, notifications, work
+from cyborg.audits.finding import Finding
 from cyborg.db import models
 from cyborg.programming import operations, program
 from cyborg.states import allocation_states
@@ -31,19 +32,23 @@ _OF_THE_CLOUD = frozenset({work.INSTANCES, notifications.KIND, work.LATE_CLAIM})
 _Rule = tuple[str, sa.Executable]
 
 
-def _broken(session: orm.Session, *rules: Iterable[_Rule]) -> list[str]:
-    chained = itertools.chain(*rules)
-    return [said.format(*row) for said, query in chained for row in session.execute(query)]
+def _broken(session: orm.Session, check: str, *rules: Iterable[_Rule]) -> list[Finding]:
+    return [
+        Finding(check, said.format(*row))
+        for said, query in itertools.chain(*rules)
+        for row in session.execute(query)
+    ]
 
 
-def violations() -> list[str]:
-    """A sentence for each ARQ, handle, deployable, host or operation that breaks a rule.
+def violations() -> list[Finding]:
+    """Each ARQ, handle, deployable, host or operation that breaks a rule.
 
     All is read in one transaction, so that a concurrent change is seen as a whole or not at all.
     """
     with db.snapshot() as session:
         found = _broken(
             session,
+            "database",
             _wrong_fields(),
             _wrong_handles(),
             _wrong_provider(),
@@ -59,14 +64,41 @@ def violations() -> list[str]:
         return [*found, *_wrong_function(session)]
 
 
-def orphans(age: float = DONE_WITHIN) -> list[str]:
-    """A sentence for each row of work whose object does not exist, and for work not taken.
+def orphans(age: float = DONE_WITHIN) -> list[Finding]:
+    """Each row of work whose object does not exist, and work not taken.
 
     Rows younger than ``age`` seconds do not count: a conductor may still take them. Some kinds of
     work are about the whole cloud and name no object.
     """
     with db.reader() as session:
-        return _broken(session, _not_done(db.now_ms() - round(age * 1000)))
+        return _broken(session, "work", _not_done(db.now_ms() - round(age * 1000)))
+
+
+@db.retry
+def withheld() -> list[Finding]:
+    """Each attach handle and each provider that is given to nobody until it is clean or known."""
+    with db.reader() as session:
+        unclean = _broken(session, "cleaning", _not_clean())
+        return [*unclean, *_broken(session, "placement", _not_known())]
+
+
+def _not_clean() -> Iterator[_Rule]:
+    handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
+    query = (
+        sa.select(handle.uuid, device.uuid, handle.left_arq, handle.left_reason)
+        .join(deployable, deployable.id == handle.deployable_id)
+        .join(device, device.id == deployable.device_id)
+        .where(handle.left_reason.is_not(None))
+        .order_by(handle.left_ms, handle.id)
+    )
+    said = "Attach handle {} of device {} is given to nobody, as it is not clean after accelerator "
+    yield f"{said}request {{}}: {{}}", query
+
+
+def _not_known() -> Iterator[_Rule]:
+    row = models.ResourceProvider
+    query = sa.select(row.name, row.uuid, row.withheld).where(row.withheld.is_not(None))
+    yield "Nothing of provider {} ({}) is given out: {}", query.order_by(row.name)
 
 
 def _not_done(old: sa.ColumnElement[int]) -> Iterator[_Rule]:
@@ -266,7 +298,7 @@ def _wrong_end() -> Iterator[_Rule]:
     yield "Operation {} is {}, which does not fit whether it has ended.", query
 
 
-def _wrong_function(session: orm.Session) -> Iterator[str]:
+def _wrong_function(session: orm.Session) -> Iterator[Finding]:
     """A Bound ARQ's deployable runs the function that the ARQ asked for.
 
     It is not known what a deployable runs that is not programmed any more.
@@ -287,7 +319,8 @@ def _wrong_function(session: orm.Session) -> Iterator[str]:
     for found, on in session.execute(query):
         what = program.of_group(found.request)
         if what and not what.is_run_by(on):
-            yield f"ARQ {found.uuid} is Bound to {on.name}, which does not run {what}."
+            said = f"ARQ {found.uuid} is Bound to {on.name}, which does not run {what}."
+            yield Finding("database", said)
 
 
 def _wrong_allocations() -> Iterator[_Rule]:

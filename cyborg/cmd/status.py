@@ -34,7 +34,6 @@ from cyborg.cmd import host_key_commands, old_files, upgrade_checks
 from cyborg.common import errors, version
 from cyborg.conf import command_help
 from cyborg.db import models, revision, schema
-from cyborg.handles import listing
 from cyborg.inventory import nodes
 from cyborg.peers import clients
 from cyborg.placement import adoption, audit, compare
@@ -193,12 +192,11 @@ def _findings(
     """Every problem, and what became of it; the audits are carried out one after the other."""
     command = conf.command
     audits: list[Callable[[], Iterable[Finding]]] = [
-        lambda: (Finding("database", each) for each in consistency.violations()),
-        lambda: (Finding("work", each) for each in consistency.orphans()),
-        lambda: (Finding("work", each) for each in _stuck(command.attempts)),
+        consistency.violations,
+        consistency.orphans,
+        lambda: _stuck(command.attempts),
         uses.find,
-        lambda: (Finding("cleaning", each) for each in listing.unclean()),
-        lambda: (Finding("placement", each) for each in adoption.sentences()),
+        consistency.withheld,
     ]
     if clients.configured(conf, "placement"):
         audits.append(lambda: _providers(conf, hosts))
@@ -210,10 +208,10 @@ def _findings(
     return repair(found, functools.partial(print, file=sys.stderr, flush=True))
 
 
-def _stuck(attempts: int) -> Iterator[str]:
+def _stuck(attempts: int) -> Iterator[Finding]:
     for row in work.stuck(attempts):
         tried = f"{row.attempts} times in {row.age:.0f} seconds"
-        yield f"{row.kind}/{row.key} was tried {tried}: {row.last_error}"
+        yield Finding("work", f"{row.kind}/{row.key} was tried {tried}: {row.last_error}")
 
 
 def _providers(conf: cfg.ConfigOpts, hosts: dict[str, int]) -> Iterator[Finding]:

@@ -452,7 +452,8 @@ class Arq(Base):
     group: orm.Mapped[dict[str, str]] = orm.mapped_column("device_profile_group", JsonText)
     #: What it counts as in the quotas of its project.
     resource_class: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
-    #: As the consumer sent them: the host's name or node, the provider, the instance.
+    #: As the consumer sent them: the host's name or node, the provider, and itself, which is an
+    #: instance or an allocation.
     hostname: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     device_rp_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     consumer_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)

@@ -127,7 +127,7 @@ class Operation(Base):
     image_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     function_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     function_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
-    #: The instance for whose binding it is; null if it is for none.
+    #: The instance or allocation for whose binding it is; null if it is for none.
     consumer_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     #: The function pool that asked for it, which may be gone; null if none did.
     pool_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
@@ -142,7 +142,7 @@ class Operation(Base):
     asked_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=db.now_ms())
     ended_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, index=True, default=None)
     #: What has happened, in order: ``{"at_ms": milliseconds, "text": sentence}``. Of who joined it
-    #: also ``{"joined": who, "consumer_uuid": of an instance}``; of a wait ``{"waits": true}``.
+    #: also ``{"joined": who, "consumer_uuid": who}``; of a wait ``{"waits": true}``.
     history: orm.Mapped[list[dict[str, Any]]] = orm.mapped_column(JsonText, default=list)
 
 

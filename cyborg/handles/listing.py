@@ -134,24 +134,6 @@ def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[Handle]:
         return [_handle(row) for row in session.execute(select)]
 
 
-@db.retry
-def unclean() -> list[str]:
-    """A sentence for each attach handle that could not be cleaned."""
-    query = (
-        sa.select(_HANDLE.uuid, _DEVICE.uuid, _HANDLE.left_arq, _HANDLE.left_reason)
-        .join(_DEPLOYABLE, _DEPLOYABLE.id == _HANDLE.deployable_id)
-        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
-        .where(_HANDLE.left_reason.is_not(None))
-        .order_by(_HANDLE.left_ms, _HANDLE.id)
-    )
-    with db.reader() as session:
-        return [
-            f"Attach handle {handle} of device {device} is given to nobody, as it is not clean "
-            f"after accelerator request {arq}: {reason}"
-            for handle, device, arq, reason in session.execute(query)
-        ]
-
-
 def _last_error() -> sa.ScalarSelect[str]:
     """What keeps the host step of a handle from its end."""
     mine = (_WORK.kind == work.HOST_STEP, _WORK.key == _HANDLE.uuid)

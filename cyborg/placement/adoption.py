@@ -153,15 +153,3 @@ def accept(uuid: str) -> str:
             session.scalars(sa.select(host.name).where(host.id == found.host_id)),
         )
         return reason
-
-
-@db.retry
-def sentences() -> list[str]:
-    """A sentence for each provider that is withheld."""
-    row = models.ResourceProvider
-    query = sa.select(row.name, row.uuid, row.withheld).where(row.withheld.is_not(None))
-    with db.reader() as session:
-        return [
-            f"Nothing of provider {name} ({uuid}) is given out: {reason}"
-            for name, uuid, reason in session.execute(query.order_by(row.name))
-        ]

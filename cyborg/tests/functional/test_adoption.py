@@ -13,6 +13,7 @@ import webob
 from oslo_config import cfg
 
 from cyborg import db, work
+from cyborg.audits import consistency
 from cyborg.common import errors
 from cyborg.conductor import gauges
 from cyborg.db import models
@@ -74,7 +75,7 @@ def test_nothing_is_given_out_that_others_may_have(
     (sentence,) = told
     assert NAME in sentence
     assert GUEST in sentence
-    assert adoption.sentences() == [sentence]
+    assert [each.sentence for each in consistency.withheld()] == [sentence]
     with pytest.raises(errors.Conflict, match="no accelerator request explains"):
         boots.bind(ctx, boots.arqs(ctx), GUEST)
     shown = {
@@ -95,7 +96,7 @@ def test_it_is_given_out_when_an_arq_explains_each_allocation(
     arq_of(ctx, GUEST)
     left.sync()
     assert inventory(left) == ALL
-    assert adoption.sentences() == []
+    assert consistency.withheld() == []
 
 
 def test_it_is_given_out_when_the_allocation_is_gone(left: PlacementServer) -> None:
@@ -254,13 +255,13 @@ def test_what_waits_for_its_deletion_and_comes_back_is_withheld(
         with contextlib.suppress(work.TryLater):
             placement.sync(full=True)
         assert inventory(placement).reserved == 4
-        (sentence,) = adoption.sentences()
+        (sentence,) = (each.sentence for each in consistency.withheld())
         assert GUEST in sentence
     placement.release(GUEST)
     with contextlib.suppress(work.TryLater):
         placement.sync()
     assert inventory(placement) == ALL
-    assert adoption.sentences() == []
+    assert consistency.withheld() == []
 
 
 @pytest.mark.usefixtures("root")

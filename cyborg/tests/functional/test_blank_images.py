@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from cyborg.audits import consistency
 from cyborg.db import models
-from cyborg.handles import listing, release
+from cyborg.handles import release
 from cyborg.policy import context
 from cyborg.tests.fpga import HANDLES, Card
 from cyborg.tests.glance_server import GlanceServer
@@ -97,7 +98,7 @@ def test_a_card_is_overwritten_when_its_last_guest_has_left(
     assert done["state"] == "succeeded"
     # It runs nothing now, so it is given to nobody who does not say what it is to run.
     assert card.offered() == 0
-    assert listing.unclean() == []
+    assert consistency.withheld() == []
 
 
 def test_a_card_of_a_pool_keeps_its_function(
@@ -127,14 +128,14 @@ def test_what_cannot_be_overwritten_is_given_to_nobody(
     (guest,) = use(card)
     site.fail("program")
     leave(ctx, guest)
-    (sentence,) = site.hurry(listing.unclean)
-    assert "out of order" in sentence
+    (found,) = site.hurry(consistency.withheld)
+    assert "out of order" in found.sentence
     until(lambda: card.offered() < HANDLES)
 
     site.obey()
     assert is_clean(site)
 
-    assert listing.unclean() == []
+    assert consistency.withheld() == []
     assert cleanings(site)[-1]["state"] == "succeeded"
     assert card.offered() == HANDLES
 
@@ -147,8 +148,8 @@ def test_it_is_reserved_while_a_handle_is_cleaned_whose_guest_left_before_the_wr
     (guest,) = use(card)
     site.fail("clean")
     leave(ctx, guest)
-    (sentence,) = site.hurry(listing.unclean)
-    assert "out of order" in sentence
+    (found,) = site.hurry(consistency.withheld)
+    assert "out of order" in found.sentence
     (done,) = cleanings(site)
     assert done["state"] == "succeeded"
 
@@ -192,7 +193,7 @@ def test_an_allocation_that_is_given_back_late_is_waited_for(
         return str(operation["history"][-1]["text"])
 
     site.hurry(lambda: "has an allocation" in waits_for())
-    assert listing.unclean() == []
+    assert consistency.withheld() == []
     site.placement.release(instance)
     assert is_clean(site)
     (done,) = cleanings(site)

@@ -14,12 +14,13 @@ from oslo_config import cfg
 from cyborg import db, rpc, work
 from cyborg.agent import cleaning as agent_cleaning
 from cyborg.agent import discovery, host_steps, pass_counter
+from cyborg.audits import consistency
 from cyborg.common import errors
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.drivers import base, pci, privileged, registry
 from cyborg.drivers.pci import cleaning, passthrough
-from cyborg.handles import listing, release
+from cyborg.handles import release
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.contract import passes
@@ -293,12 +294,12 @@ def test_a_handle_that_is_not_clean_is_shown_and_given_to_nobody(site: Site, unc
     assert "out of order" in entry["reason"]
     assert entry["ended_at"] is None
     assert free(site)["clean_failed"] == 1
-    (sentence,) = listing.unclean()
+    (sentence,) = (each.sentence for each in consistency.withheld())
     assert unclean in sentence
     site.obey()
     until(lambda: kept(site)[0]["ended_at"])
     assert free(site)["clean_failed"] == 0
-    assert listing.unclean() == []
+    assert consistency.withheld() == []
     assert len(kept(site)) == 1
 
 
@@ -451,12 +452,12 @@ def test_a_host_that_does_not_answer_has_not_cleaned(
     host_of_one_card.left, host_of_one_card.error = {"00"}, error
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
-    said = list(zip(noted, listing.unclean(), strict=True))
+    said = list(zip(noted, [each.sentence for each in consistency.withheld()], strict=True))
     assert all(reason in sentence for reason, sentence in said)
     host_of_one_card.left = set()
     engine.make_due()
     engine.drain(conf)
-    assert listing.unclean() == []
+    assert consistency.withheld() == []
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("FPGA", 300), ("SSD", 86_400)])
@@ -480,5 +481,6 @@ def test_a_clean_that_hangs_for_long_has_failed(
             db.update(session, models.Device, type=kind)
             db.update(session, models.Work, due_ms=0, wanted_ms=db.now_ms() - wanted * 1000)
         engine.drain(conf)
-        assert [part for part in said if part in " ".join(listing.unclean())] == said
-        assert len(listing.unclean()) == len(said)
+        found = [each.sentence for each in consistency.withheld()]
+        assert [part for part in said if part in " ".join(found)] == said
+        assert len(found) == len(said)

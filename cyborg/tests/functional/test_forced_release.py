@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from cyborg import db, history, rpc, work
 from cyborg.arqs import binding, service
-from cyborg.audits import finding, uses
+from cyborg.audits import consistency, finding, uses
 from cyborg.common import errors
 from cyborg.db import models
-from cyborg.handles import giving_up, listing, release
+from cyborg.handles import giving_up, release
 from cyborg.handles.giving_up import GivenUp
 from cyborg.states import arq_states, handle_states
 from cyborg.tests import boots, hosts
@@ -109,7 +109,7 @@ def test_a_clean_that_fails_after_the_forced_release_says_nothing_of_the_handle(
     cloud.placement.release(instance)
     release.delete_instance_arqs(cloud.ctx, instance)
     cloud.work_off()
-    assert listing.unclean() == []
+    assert consistency.withheld() == []
     assert cloud.rows(models.Arq, models.Work) == {}
 
 

@@ -28,6 +28,7 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 
 from cyborg import db, history, rpc, work
+from cyborg.audits import consistency
 from cyborg.cmd import dbsync
 from cyborg.common import errors
 from cyborg.db import models
@@ -35,7 +36,6 @@ from cyborg.drivers import base, fake
 from cyborg.handles import release
 from cyborg.importing import run, source
 from cyborg.inventory import report as inventory_report
-from cyborg.placement import adoption
 from cyborg.tests import bare_machine, leaving, servers, upstream_rows
 from cyborg.tests.contract import driver as driver_contract
 from cyborg.tests.contract import passes
@@ -539,7 +539,7 @@ def test_the_first_reports_meet_what_was_imported(
         T4: {"PGPU": (1, 0)},
         "compute-2_0000:af:00.0": {"PGPU": (1, 1)},
     }
-    assert adoption.sentences() == []
+    assert consistency.withheld() == []
 
 
 def test_what_no_imported_arq_explains_is_withheld(
@@ -551,7 +551,7 @@ def test_what_no_imported_arq_explains_is_withheld(
     placement.allocate(guest, fakes[0]["rp_uuid"], FPGA=1)
     import_all(old)
     report_all(placement, gpus)
-    (sentence,) = adoption.sentences()
+    (sentence,) = (each.sentence for each in consistency.withheld())
     assert guest in sentence
     offered = [placement.offered(row["rp_uuid"])["FPGA"] for row in fakes]
     assert offered == [(16, 16), (16, 0)]

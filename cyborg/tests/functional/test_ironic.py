@@ -422,7 +422,7 @@ def test_a_check_finds_what_a_host_without_agent_must_not_have(
     assert consistency.violations() == []
     with db.writer() as session:
         db.update(session, models.Host, drained=True)
-    assert "bm-1 has no agent" in consistency.violations()[0]
+    assert "bm-1 has no agent" in consistency.violations()[0].sentence
 
 
 def test_the_api_says_whose_facts_they_are(

@@ -261,6 +261,6 @@ def test_what_is_in_the_wrong_place_is_found(
     assert parents(placement) == NESTED
     with db.writer() as session:
         db.update(session, models.Deployable, models.Deployable.name == FIRST, root_id=None)
-    assert consistency.violations() == [
+    assert [each.sentence for each in consistency.violations()] == [
         f"Deployable {FIRST} has a parent that does not fit its device or its root."
     ]

@@ -11,7 +11,7 @@ from cyborg.audits import consistency
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.handles import listing, release
+from cyborg.handles import release
 from cyborg.peers import glance
 from cyborg.policy import context
 from cyborg.programming import executor, operations, program
@@ -109,7 +109,7 @@ def test_a_card_that_is_not_programmable_for_a_while_is_still_to_be_overwritten(
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
 
-    (sentence,) = listing.unclean()
+    (sentence,) = (each.sentence for each in consistency.withheld())
     assert f"driver {hosts.DRIVER} does not program it" in sentence
     assert len(engine.pending()) == 1
     # An operator has turned cleaning off.
@@ -117,7 +117,7 @@ def test_a_card_that_is_not_programmable_for_a_while_is_still_to_be_overwritten(
     engine.make_due()
     engine.drain(conf)
     assert found(OLD).blank_image is None
-    assert (engine.pending(), listing.unclean()) == ({}, [])
+    assert (engine.pending(), consistency.withheld()) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_what_is_kept_for_a_guest_is_not_put_back_under_another(
     placement.sync()
     assert OTHER in placement.below(hosts.ROOT)[boots.RP].traits
     # Operators are told of the guest that lost its function meanwhile.
-    (told,) = consistency.violations()
+    (told,) = (each.sentence for each in consistency.violations())
     assert "does not run function aes" in told
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
