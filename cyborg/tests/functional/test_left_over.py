@@ -77,6 +77,9 @@ def start_and_leave_in_the_middle_of_the_write(machine: Machine, card: Fpga) -> 
     """The handle is not cleaned yet in the end."""
     cloud = machine.cloud
     arq = ask(machine, card, **{"accel:function_id": "zip"})
+    # It has its handle before the write begins, whichever work is due first.
+    while cloud.do_one([work.BIND]):
+        pass
     instance = str(service.get_arq(cloud.ctx, arq).consumer_uuid)
 
     def happen() -> None:
