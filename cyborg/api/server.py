@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The built-in HTTP server: threads of one process, for sites without a WSGI server.
 
-:mod:`cyborg.api.gate` reads the requests and sends the answers, so that a slow client holds none
-of the threads.
+It is waitress, which reads requests and sends answers in one thread, so that a slow client holds
+none of those that answer. This module and :mod:`cyborg.api.connections` bound what clients take.
 """
 
 from __future__ import annotations
 
-import contextlib
+import collections
 import logging
-import queue
+import math
 import socket
 import ssl
 import threading
-from typing import Any
+import time
 from wsgiref.types import WSGIApplication
 
-from cheroot import errors as cheroot_errors
-from cheroot import wsgi
-from cheroot.ssl import builtin
 from oslo_config import cfg
+from waitress import adjustments, task, wasyncore
+from waitress import server as waitress
 
-from cyborg.api import bounds, gate, middleware, noauth, request_reader
+from cyborg.api import middleware, noauth
+from cyborg.api.connections import CROWDED, Busy, Connection, Late, TlsConnection, Warnings
 from cyborg.common import errors
 
 LOG = logging.getLogger(__name__)
@@ -30,11 +30,23 @@ LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 10
 #: Requests that have arrived and wait for a thread; others are answered with 503.
 _QUEUE_MAX = 256
-#: Health checks that wait for their thread, of all and of one address.
-_CHECKS_MAX = 32
-_CHECKS_OF_PEER_MAX = 8
-#: Connections that are kept for a next request.
-_KEPT_MAX = 64
+#: Connections in all; the oldest that waits for its client is closed if there are more.
+_CONNECTIONS_MAX = 512
+#: Bytes of requests that are arriving and of answers that are not taken yet.
+_HELD_MAX = 32 * 1024 * 1024
+#: Bytes of the largest request line with headers: many times a token of Keystone.
+_HEAD_MAX = 64 * 1024
+_PIECE = 64 * 1024
+#: Larger than all that is kept in memory: waitress would use temporary files for the rest.
+_NO_LIMIT = 2**40
+#: Seconds after which lateness is looked for again.
+_TICK = 0.25
+
+_BUSY = "More requests have arrived than can wait for an answer; try again later."
+_FULL = "The requests that are arriving have more bytes than are kept; try again later."
+
+# It warns of each request that waits for a thread.
+logging.getLogger("waitress.queue").setLevel(logging.ERROR)
 
 
 class UnsafeAddress(errors.Misconfigured):
@@ -60,124 +72,160 @@ def check_address(conf: cfg.ConfigOpts, host: str) -> None:
         )
 
 
-class _HttpServer(wsgi.Server):
-    """Cheroot's server behind our gate, and with our log: it would write to standard error."""
+class _Adjustments(adjustments.Adjustments):
+    """The settings of waitress, and ours."""
 
-    ConnectionClass = request_reader.Connection
-    keep_alive_conn_limit = _KEPT_MAX
-
-    def __init__(self, conf: cfg.ConfigOpts, app: WSGIApplication, host: str, port: int) -> None:
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(
-            (host, port),
-            app,
-            numthreads=conf.api.threads,
-            request_queue_size=128,
-            shutdown_timeout=_STOP_SECONDS,
-            accepted_queue_size=_QUEUE_MAX,
-            accepted_queue_timeout=0,
+            threads=conf.api.threads,
+            url_scheme="https" if conf.api.enable_ssl_api else "http",
+            # [oslo_middleware] and noauth look at them.
+            clear_untrusted_proxy_headers=False,
+            max_request_header_size=_HEAD_MAX,
+            max_request_body_size=_NO_LIMIT,
+            inbuf_overflow=_NO_LIMIT,
+            outbuf_overflow=_NO_LIMIT,
+            outbuf_high_watermark=_NO_LIMIT,
+            connection_limit=_NO_LIMIT,
+            recv_bytes=_PIECE,
+            log_socket_errors=False,
+            asyncore_use_poll=True,
+            ident="",
         )
-        self._conf = conf
-        self.ledger = bounds.Ledger()
-        self._gate = gate.Gate(conf, self._hand_over, self.ledger)
-        self._checks: queue.Queue[request_reader.Connection | None] = queue.Queue(_CHECKS_MAX)
-        self._checker = threading.Thread(target=self._answer_checks, name="check", daemon=True)
+        self.conf = conf
+
+
+class _HttpServer(waitress.TcpWSGIServer):
+    """Waitress with bounds for all clients together."""
+
+    #: Waitress would clean up while it collects what to poll, where nothing may be closed.
+    next_channel_cleanup = math.inf
+
+    def __init__(self, conf: cfg.ConfigOpts, app: WSGIApplication, listener: socket.socket) -> None:
+        self.conf = conf
+        self._end_by: float | None = None
+        self._looked = 0.0
+        self._checks = task.ThreadedTaskDispatcher()
+        self._checks.set_thread_count(1)
+        self._crowded = Warnings(
+            "%s has more connections than [api] max_connections_per_peer: one of them is sent away"
+        )
+        self._untaken = Warnings(
+            "A connection from %s is closed: it leaves %d bytes of an answer; see [api] "
+            "request_timeout"
+        )
+        self._filled = Warnings(
+            "A connection from %s is closed: its address has most of the %d bytes of requests that "
+            "are arriving and of answers that are not taken"
+        )
+        self.channel_class = TlsConnection if conf.api.enable_ssl_api else Connection
+        super().__init__(
+            app,
+            {},
+            _sock=listener,
+            adj=_Adjustments(conf),
+            sockinfo=(listener.family, listener.type, listener.proto, listener.getsockname()),
+            bind_socket=False,
+        )
+
+    def add_task(self, task: Connection) -> None:
+        """Let a thread answer the first request of a connection, when the last answer is sent."""
+        request = task.requests[0]
+        threads = self.task_dispatcher
+        if task.total_outbufs_len:
+            task.postponed = True
+            return
+        if request.error or request.path.rstrip("/") == middleware.HEALTHCHECK_PATH:
+            threads = self._checks
+        elif len(threads.queue) >= _QUEUE_MAX:
+            request.error, threads = Busy(_BUSY), self._checks
+        threads.add_task(task)
+
+    def make_room(self, newest: Connection) -> None:
+        """Send the oldest connection away if there are too many, of one address or in all."""
+        everyone = list(self.active_channels.values())
+        mine = [each for each in everyone if each.peer == newest.peer and not each.leaves]
+        most = self.conf.api.max_connections_per_peer
+        if most and len(mine) > most:
+            self._crowded.warn(newest.peer)
+            _send_one_away(mine, newest)
+        elif len(everyone) > _CONNECTIONS_MAX:
+            _send_one_away(everyone, newest)
+
+    def _end_late_ones(self) -> None:
+        seconds = self.conf.api.request_timeout
+        idle = [each for each in self.active_channels.values() if each.is_idle]
+        for each in idle:
+            if each.is_late():
+                if each.total_outbufs_len:
+                    self._untaken.warn(each.peer, each.total_outbufs_len)
+                each.refuse(Late(f"A request must arrive within {seconds:g} seconds."))
+        self._bound_bytes([each for each in idle if each.held])
+
+    def _bound_bytes(self, holders: list[Connection]) -> None:
+        """The address that holds most loses what holds most, until all hold little enough."""
+        held = {each: each.held for each in holders}
+        of_peer = collections.Counter[str]()
+        for each, count in held.items():
+            of_peer[each.peer] += count
+        limit = max(_HELD_MAX, 4 * self.conf.api.max_request_body_size)
+        while sum(held.values()) > limit and len(held) > 1:
+            one = max(held, key=lambda each: (of_peer[each.peer], held[each]))
+            self._filled.warn(one.peer, sum(held.values()))
+            of_peer[one.peer] -= held.pop(one)
+            one.refuse(Busy(_FULL))
 
     def serve(self) -> None:
-        """Serve until stopped."""
-        self._checker.start()
-        self._gate.start()
-        super().serve()
+        """Serve until :meth:`stop`, and then until the requests that have arrived are answered."""
+        while self._end_by is None:
+            self._turn()
+        self.del_channel()
+        self.socket.close()
+        while time.monotonic() < self._end_by and self._busy_ones():
+            self._turn()
+        for dispatcher in (self.task_dispatcher, self._checks):
+            dispatcher.shutdown(timeout=1)
+        wasyncore.close_all(self._map, ignore_all=True)
+
+    def _turn(self) -> None:
+        wasyncore.loop(timeout=_TICK, use_poll=True, map=self._map, count=1)
+        if time.monotonic() > self._looked + _TICK:
+            self._looked = time.monotonic()
+            self._end_late_ones()
+
+    def _busy_ones(self) -> bool:
+        for each in list(self.active_channels.values()):
+            if each.lingers or not (each.requests or each.writable()):
+                each.end()
+        return bool(self.active_channels)
 
     def stop(self) -> None:
-        """Stop listening, and return when the requests that have arrived are answered."""
-        if not self.ready:
-            return
-        self._gate.stop()
-        with contextlib.suppress(queue.Full):
-            self._checks.put(None, timeout=_STOP_SECONDS)
-        super().stop()
-        self._gate.end(_STOP_SECONDS)
-
-    def process_conn(self, conn: request_reader.Connection) -> None:
-        """Take a new connection."""
-        self._gate.admit(conn)
-
-    def put_conn(self, conn: request_reader.Connection) -> None:
-        """Take back a connection whose request was answered."""
-        self._gate.admit(conn)
-
-    @property
-    def can_add_keepalive_connection(self) -> bool:
-        """Whether a connection may be kept when its request is answered."""
-        return self.ready and self._gate.waiting < self.keep_alive_conn_limit
-
-    def _hand_over(self, connection: request_reader.Connection) -> None:
-        head = connection.arrival.head
-        if head and head.path.rstrip("/") == middleware.HEALTHCHECK_PATH:
-            self._take_check(connection)
-        else:
-            # Cheroot would answer 503 itself if it is full, and leave the connection open.
-            self.requests.put(connection)
-
-    def _take_check(self, connection: request_reader.Connection) -> None:
-        """Let a check wait for its thread.
-
-        :raises queue.Full: too many wait, or too many of one address that leave others no place
-        """
-        with self._checks.mutex:
-            waiting = [each for each in self._checks.queue if each is not None]
-        if sum(each.peer == connection.peer for each in waiting) >= _CHECKS_OF_PEER_MAX:
-            raise queue.Full
-        self._checks.put_nowait(connection)
-
-    def _answer_checks(self) -> None:
-        """Answer health checks, also while all other threads are busy."""
-        while (connection := self._checks.get()) is not None:
-            keep = False
-            try:
-                keep = connection.communicate()  # type: ignore[no-untyped-call]
-            except Exception:
-                LOG.exception("A health check from %s failed", connection.peer)
-            if keep:
-                self.put_conn(connection)
-            else:
-                connection.close()
-
-    def error_log(
-        self,
-        msg: str = "",
-        level: int = logging.INFO,
-        traceback: bool = False,  # noqa: FBT001, FBT002 - cheroot's signature
-    ) -> None:
-        LOG.log(level, msg.strip(), exc_info=traceback)
+        """Stop listening, and let :meth:`serve` come to its end."""
+        self._end_by = time.monotonic() + _STOP_SECONDS
+        self.pull_trigger()
 
 
-class _Tls(builtin.BuiltinSSLAdapter):
-    """TLS whose handshake is left to the gate: a silent client would stop all others here."""
-
-    def wrap(self, sock: socket.socket) -> tuple[ssl.SSLSocket, dict[str, Any]]:
-        """The socket before its handshake, and no facts about the client yet."""
-        try:
-            wrapped = self.context.wrap_socket(
-                sock, server_side=True, do_handshake_on_connect=False
-            )
-        except (OSError, ValueError) as exc:
-            raise cheroot_errors.FatalSSLAlert(*exc.args) from exc
-        return wrapped, {}
+def _send_one_away(connections: list[Connection], newest: Connection) -> None:
+    """The oldest without a whole request, or the newest if all others have one."""
+    oldest = next(each for each in connections if each.awaits_request)
+    if oldest is newest:
+        newest.answer(Busy(CROWDED))
+    else:
+        oldest.refuse(Busy(CROWDED))
 
 
-def _tls(conf: cfg.ConfigOpts) -> _Tls:
+def _tls(conf: cfg.ConfigOpts) -> ssl.SSLContext:
     """The TLS that ``[ssl]`` configures.
 
     :raises NoCertificate, OSError: files are missing or cannot be used
     """
     if not (conf.ssl.cert_file and conf.ssl.key_file):
         raise NoCertificate("[api] enable_ssl_api needs [ssl] cert_file and [ssl] key_file.")
-    adapter = _Tls(conf.ssl.cert_file, conf.ssl.key_file)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=conf.ssl.ca_file)
+    context.load_cert_chain(conf.ssl.cert_file, conf.ssl.key_file)
     if conf.ssl.ca_file:
-        adapter.context.load_verify_locations(conf.ssl.ca_file)
-        adapter.context.verify_mode = ssl.CERT_REQUIRED
-    return adapter
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 class Server:
@@ -188,18 +236,29 @@ class Server:
 
     def __init__(self, conf: cfg.ConfigOpts, app: WSGIApplication, host: str, port: int) -> None:
         check_address(conf, host)
-        self._server = _HttpServer(conf, app, host, port)
-        if conf.api.enable_ssl_api:
-            self._server.ssl_adapter = _tls(conf)
-        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
+        self._conf = conf
+        self._app = app
+        self._address = host.strip("[]"), port
+        self._tls = _tls(conf) if conf.api.enable_ssl_api else None
+        self._server: _HttpServer | None = None
+        self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
 
     def listen(self) -> int:
         """Open the socket and return its port: a free one if 0 was given.
 
         :raises OSError: the address cannot be listened on
         """
-        self._server.prepare()
-        host, port = self._server.bind_addr[:2]
+        family, *_, address = socket.getaddrinfo(
+            *self._address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.create_server(address[:2], family=family, backlog=128)
+        host, port = listener.getsockname()[:2]
+        if self._tls:
+            # The handshake is left to the connection: a silent client would stop all others here.
+            listener = self._tls.wrap_socket(
+                listener, server_side=True, do_handshake_on_connect=False
+            )
+        self._server = _HttpServer(self._conf, self._app, listener)
         LOG.info("Listening on %s port %d", host, port)
         return int(port)
 
@@ -207,7 +266,12 @@ class Server:
         """Answer requests, after :meth:`listen`."""
         self._thread.start()
 
+    def _serve(self) -> None:
+        if self._server is not None:
+            self._server.serve()
+
     def stop(self) -> None:
         """Stop listening and return when the requests under way are answered."""
-        self._server.stop()
-        self._thread.join()
+        if self._server is not None and self._thread.is_alive():
+            self._server.stop()
+            self._thread.join()

@@ -15,10 +15,10 @@ import pathlib
 import sys
 from collections.abc import Iterable, Iterator
 from typing import IO
-from wsgiref.types import StartResponse, WSGIEnvironment
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 import webob
-from cheroot import wsgi
+import webob.exc
 from oslo_config import cfg
 from oslo_utils import uuidutils
 
@@ -173,11 +173,29 @@ def _http_server(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> server.Server
         raise errors.Misconfigured(
             f"{exc}: install Cyborg with its extra standalone, from the same wheel or checkout."
         ) from exc
-    mounts = {"/": app.load(conf), "/placement": noauth.OnlyOurs(placement, conf)}
+    mounts: dict[str, WSGIApplication] = {
+        "/": app.load(conf),
+        "/placement": noauth.OnlyOurs(placement, conf),
+    }
     if not clients.configured(conf, "nova"):
         mounts["/v2/servers"] = noauth.OnlyOurs(_any_server, conf)
-    mounted = wsgi.PathInfoDispatcher(mounts)  # type: ignore[no-untyped-call]
-    return server.Server(conf, mounted, host, conf.api.port)
+    return server.Server(conf, _mounted(mounts), host, conf.api.port)
+
+
+def _mounted(mounts: dict[str, WSGIApplication]) -> WSGIApplication:
+    """One application that has others at its paths; the longest path is the first."""
+    places = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        for place, application in places:
+            prefix = place.rstrip("/")
+            if path == prefix or path.startswith(f"{prefix}/"):
+                inside = {"SCRIPT_NAME": prefix, "PATH_INFO": path[len(prefix) :]}
+                return application({**environ, **inside}, start_response)
+        return webob.exc.HTTPNotFound()(environ, start_response)
+
+    return answer
 
 
 def _any_server(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

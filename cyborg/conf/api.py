@@ -39,7 +39,7 @@ OPTS: list[cfg.Opt] = [
         "server. If there are more, the oldest on which no whole request has arrived is closed; if "
         "there is none, the newest is answered with 503. A warning tells of it. Behind a proxy "
         "all clients have one address. With 0 there is no limit for one address, but one of 512 "
-        "for all connections without a request.",
+        "for all connections.",
     ),
     cfg.FloatOpt(
         "bind_wait",

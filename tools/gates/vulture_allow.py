@@ -11,21 +11,20 @@ load_dialect_impl, process_bind_param, process_result_value, compare_values  # s
 impl, cache_ok, inherit_cache  # sqlalchemy types and functions
 describe, take_action, check_is_admin  # prometheus_client, cliff, oslo.context
 on_route, on_error, __init_subclass__  # pecan, Python
-filter_rule, application, server_port  # oslo.messaging, WSGI servers, healthcheck
+filter_rule, server_port  # oslo.messaging, healthcheck
 API_NAME, API_VERSION_OPTION, DEFAULT_API_VERSION  # osc_lib plugins
 make_client, build_option_parser, check_api_version
 AcceleratorWeigher, AcceleratorFilter, filter_all  # nova-scheduler
 weight_multiplier, weigh_objects, _weigh_object
-ConnectionClass, RequestHandlerClass, header_reader, _allow_header  # cheroot
-process_conn, can_add_keepalive_connection, error_log
+channel_class, handle_read, next_channel_cleanup  # waitress
 
 # Attributes of the objects of libraries.
-bytes_read, bytes_written, close_connection, ssl_env  # cheroot
+expect_continue, completed  # waitress
 descend, formatter_class, use_conf, exc_text  # jsonschema, argparse, oslo.policy, logging
 autocommit, hide_parameters, skip_autocommit_rollback  # drivers of databases, sqlalchemy
 _pre_ping, _reset_on_return, use_lifo  # sqlalchemy's pool
 _SDK_CONNECTION, _TRAITS_SYNCED, _RESOURCE_CLASSES_SYNCED  # oslo.limit, placement
-TTL, client_timeout, dispatcher, bytes_recv  # oslo.messaging, amqp
+TTL, client_timeout, bytes_recv  # oslo.messaging, amqp
 type_name, map_entry, device_name, pool_name  # protobuf
 
 # Fields that travel as a whole, and numbers of hardware.
