@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, ClassVar
 
 from cyborg.osc import command, removals
 
@@ -13,52 +12,7 @@ class List(command.Lister):
     """List accelerator requests (ARQs) of the project."""
 
     collection = "accelerator_requests"
-    key = "arqs"
     short = ("uuid", "state", "device_profile_name", "instance_uuid", "attach_handle_info")
-    rest = (
-        "attach_handle_type",
-        "health",
-        "state_reason",
-        "hostname",
-        "device_rp_uuid",
-        "project_id",
-        "device_profile_group_id",
-        "attach_handle_uuid",
-        "created_at",
-        "updated_at",
-    )
-    filters: ClassVar = {
-        "state": "Only requests in this state",
-        "hostname": "Only requests bound to this host",
-    }
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters that take a name."""
-        parser.add_argument("--server", metavar="<server>", help="Name or uuid")
-        parser.add_argument("--device-profile", metavar="<profile>", help="Name")
-        parser.add_argument(
-            "--resource-provider",
-            metavar="<provider>",
-            help="Uuid of a resource provider, or name of a deployable",
-        )
-        either = parser.add_mutually_exclusive_group()
-        either.add_argument("--project", metavar="<project>", help="Name or id (admin only)")
-        either.add_argument(
-            "--all-projects", action="store_true", default=None, help="All projects (admin only)"
-        )
-
-    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
-        """The uuids of what is named."""
-        api, provider = self.api, parsed.resource_provider
-        query = {
-            "device_profile_name": parsed.device_profile,
-            "device_rp_uuid": provider and api.provider_uuid(provider),
-            "project_id": parsed.project and api.project_id(parsed.project),
-            "all_projects": parsed.all_projects,
-        }
-        if any(query.values()):
-            api.need()
-        return {**query, "instance": parsed.server and api.server_uuid(parsed.server)}
 
 
 class Show(command.ShowOne):

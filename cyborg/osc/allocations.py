@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from typing import Any, ClassVar
+from typing import Any
 
 from cyborg.osc import command
 
@@ -17,22 +17,7 @@ class List(command.Lister):
     """List the allocations of consumers that are no servers."""
 
     collection = "allocations"
-    is_new = True
     short = ("uuid", "consumer", "state", "hosts", "lease_ends_at")
-    rest = (
-        "state_reason",
-        "accelerators",
-        "alternative",
-        "lease_seconds",
-        "project_id",
-        "created_at",
-        "updated_at",
-    )
-    filters: ClassVar = {
-        "state": "Only allocations in this state",
-        "consumer_type": "Only those of consumers of this type",
-        "consumer_name": "Only those of consumers of this name",
-    }
 
 
 class Show(command.ShowOne):

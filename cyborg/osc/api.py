@@ -36,12 +36,12 @@ class Api:
         used = discover.normalize_version_number(self.microversion or "2.0")
         return bool(used >= discover.normalize_version_number(NEWEST))
 
-    def need(self) -> None:
-        """Check that the server and the user permit the newest microversion.
+    def need(self, *versions: str) -> None:
+        """Check that the server and the user permit these microversions; the newest without any.
 
         :raises CommandError: one of them does not
         """
-        if not self.has_all():
+        if {*versions} != {"2.0"} and not self.has_all():
             if self.microversion is None:
                 # It has not said what it serves, which has other reasons than its age.
                 self.call("GET", "/")
@@ -102,6 +102,13 @@ class Api:
         for row in self.list("deployables", {"name": text}):
             return row
         raise exceptions.CommandError(f"No deployable has the uuid or the name '{text}'.")
+
+    def deployable_uuid(self, text: str) -> str:
+        """The uuid of the deployable of this uuid or name.
+
+        :raises CommandError: there is none
+        """
+        return str(self.deployable(text)["uuid"])
 
     def device_uuid(self, text: str) -> str:
         """The device of this uuid, or the one that has the deployable of this name.

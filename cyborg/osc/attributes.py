@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, ClassVar
 
 from cyborg.osc import command
 
@@ -14,23 +13,6 @@ class List(command.Lister):
 
     collection = "attributes"
     short = ("uuid", "deployable_id", "key", "value")
-    rest = ("deployable_uuid", "created_at", "updated_at")
-    filters: ClassVar = {
-        "key": "Only attributes of this key",
-        "value": "Only attributes of this value",
-    }
-    old_filters = frozenset({"key"})
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filter that takes a name."""
-        parser.add_argument("--deployable", metavar="<deployable>", help="Name or uuid")
-
-    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
-        """The uuid of what is named."""
-        if parsed.deployable is None:
-            return {}
-        self.api.need()
-        return {"deployable_uuid": self.api.deployable(parsed.deployable)["uuid"]}
 
 
 class Create(command.ShowOne):

@@ -7,8 +7,9 @@ import argparse
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from typing import Any, ClassVar, NamedTuple
 
 from cliff import columns as cliff_columns
 from osc_lib.command import command
@@ -20,6 +21,11 @@ Shown = tuple[Sequence[str], Iterable[Any]]
 
 #: How an option or an argument may name a device.
 DEVICE = "Uuid, or name of one of its deployables"
+
+#: Each list of the API by its path; ``tools/cli_table.py`` has written it.
+LISTS: Mapping[str, Any] = json.loads(
+    resources.files("cyborg.osc").joinpath("lists.json").read_text()
+)
 
 #: As the API writes a time.
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
@@ -108,24 +114,39 @@ class Table(_Fitting, _Fitted):
     """A command that shows a table."""
 
 
+class Named(NamedTuple):
+    """An option that names what an argument of the API has the uuid of."""
+
+    option: str
+    help: str
+    find: Callable[[Api, str], str]
+
+
+#: By the arguments of the API.
+_NAMED = {
+    "device_uuid": Named("--device", DEVICE, Api.device_uuid),
+    "deployable_uuid": Named("--deployable", "Name or uuid", Api.deployable_uuid),
+    "device_rp_uuid": Named(
+        "--resource-provider",
+        "Uuid of a resource provider, or name of a deployable",
+        Api.provider_uuid,
+    ),
+    "instance": Named("--server", "Name or uuid", Api.server_uuid),
+    "instance_uuid": Named("--server", "Name or uuid", Api.server_uuid),
+    "project_id": Named("--project", "Name or id (admin only)", Api.project_id),
+    "device_profile_name": Named("--device-profile", "Name", lambda _api, text: text),
+}
+
+
 class Lister(Command, _Fitted):
     """A list of a collection.
 
-    A table has the columns of :attr:`short`. With ``--long``, and in the formats for machines,
-    there are those of :attr:`rest` too.
+    A table has the columns of :attr:`short`. With ``--long``, and in the formats for machines, it
+    has every field. What the collection has, and how it can be narrowed, is what the API says.
     """
 
     collection: ClassVar[str]
-    #: The key of the rows in an answer, if it is not the collection.
-    key: ClassVar[str | None] = None
-    #: Whether only the newest microversion has the collection.
-    is_new: ClassVar[bool] = False
     short: ClassVar[tuple[str, ...]]
-    rest: ClassVar[tuple[str, ...]] = ()
-    #: Options that are sent as they are given: the field, and its help.
-    filters: ClassVar[Mapping[str, str]] = {}
-    #: Those of them that every microversion has.
-    old_filters: ClassVar[frozenset[str]] = frozenset()
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The parser of the command line."""
@@ -134,45 +155,70 @@ class Lister(Command, _Fitted):
         parser.add_argument("--long", action="store_true", help="List additional fields")
         parser.add_argument("--limit", type=int, metavar="<count>", help="List at most so many")
         parser.add_argument("--marker", metavar="<uuid>", help="List what follows this one")
-        for name, text in self.filters.items():
-            parser.add_argument(option(name), metavar=f"<{option(name)[2:]}>", help=text)
-        self.add_arguments(parser)
+        add_filters(parser, LISTS[self.collection]["arguments"])
         return parser
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's own options."""
-
-    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
-        """What the list is narrowed to by the command's own options; None for no matter what."""
-        return {}
-
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
-        """List."""
-        wanted = {name: getattr(parsed_args, name) for name in ("limit", "marker", *self.filters)}
-        given = {name for name, value in wanted.items() if value is not None}
-        if self.is_new or given - self.old_filters:
-            self.api.need()
-        rows = self.api.list(self.collection, {**wanted, **self.query(parsed_args)}, self.key)
-        return self.table(parsed_args, rows)
-
-    def table(self, parsed: argparse.Namespace, rows: Iterable[Row]) -> Shown:
-        """The columns that are wanted, of each row."""
+        """List, in the columns that are wanted."""
+        parsed = parsed_args
         for_people = parsed.formatter == "table" and not (parsed.columns or parsed.long)
-        columns = self.short if for_people else (*self.short, *self.rest)
+        rest = (name for name in LISTS[self.collection]["fields"] if name not in self.short)
+        columns = self.short if for_people else (*self.short, *rest)
+        rows = self.rows(parsed)
         return columns, [tuple(shown(row.get(name)) for name in columns) for row in rows]
+
+    def rows(self, parsed: argparse.Namespace) -> Iterator[Row]:
+        """The rows that are wanted."""
+        known = LISTS[self.collection]
+        return self.api.list(self.collection, asked(self.api, known, parsed), known["key"])
+
+
+def add_filters(parser: argparse.ArgumentParser, arguments: Mapping[str, Any]) -> None:
+    """Add the options that narrow a list."""
+    several = {"project_id", "all_projects"}
+    projects = parser.add_mutually_exclusive_group() if several <= arguments.keys() else parser
+    for name, argument in arguments.items():
+        group = projects if name in several else parser
+        if name in _NAMED:
+            named = _NAMED[name]
+            metavar = f"<{named.option[2:]}>"
+            group.add_argument(named.option, dest=name, metavar=metavar, help=named.help)
+        elif name == "all_projects":
+            text = "All projects (admin only)"
+            group.add_argument("--all-projects", action="store_true", default=None, help=text)
+        elif argument.get("type") == "boolean":
+            either, truth = parser.add_mutually_exclusive_group(), ["true", "false"]
+            either.add_argument(
+                f"--{name}", nargs="?", const="true", choices=truth, help=argument["help"]
+            )
+            other = {"action": "store_const", "const": "false", "help": "Only the others"}
+            either.add_argument(f"--no-{name}", dest=name, **other)
+        elif name not in {"limit", "marker"}:
+            choices, metavar = argument.get("choices"), f"<{option(name)[2:]}>"
+            add = {"choices": choices} if choices else {"metavar": metavar}
+            group.add_argument(option(name), help=argument["help"], **add)
+
+
+def asked(api: Api, known: Mapping[str, Any], parsed: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of a list that the user has given.
+
+    :raises CommandError: the microversion that is used lacks the list or one of them
+    """
+    given = {
+        name: value
+        for name in known["arguments"]
+        if (value := getattr(parsed, name)) is not None
+    }
+    api.need(known["since"], *(known["arguments"][name]["since"] for name in given))
+    return {
+        name: _NAMED[name].find(api, value) if name in _NAMED else value
+        for name, value in given.items()
+    }
 
 
 def option(name: str) -> str:
     """The option for a field of the API."""
     return "--" + name.replace("_", "-")
-
-
-def flag(parser: argparse.ArgumentParser, name: str, yes: str, no: str) -> None:
-    """Add ``--name`` and ``--no-name``; None without either."""
-    either = parser.add_mutually_exclusive_group()
-    dest = name.replace("-", "_")
-    either.add_argument(f"--{name}", dest=dest, action="store_true", default=None, help=yes)
-    either.add_argument(f"--no-{name}", dest=dest, action="store_false", default=None, help=no)
 
 
 def shown(value: Any) -> Any:

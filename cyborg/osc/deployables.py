@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, ClassVar
 
 from osc_lib import exceptions
 
@@ -17,35 +16,6 @@ class List(command.Lister):
 
     collection = "deployables"
     short = ("uuid", "name", "device_id", "driver_name", "num_accelerators")
-    rest = (
-        "device_uuid",
-        "rp_uuid",
-        "parent_id",
-        "root_id",
-        "bitstream_id",
-        "attributes",
-        "program",
-        "withheld_reason",
-        "created_at",
-        "updated_at",
-    )
-    filters: ClassVar = {
-        "name": "Only the deployable of this name",
-        "driver_name": "Only deployables of this driver",
-    }
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters that take a name."""
-        parser.add_argument(
-            "--device", metavar="<device>", help="Uuid, or name of one of its deployables"
-        )
-
-    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
-        """The uuid of what is named."""
-        if parsed.device is None:
-            return {}
-        self.api.need()
-        return {"device_uuid": self.api.device_uuid(parsed.device)}
 
 
 class Show(command.ShowOne):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any, ClassVar
+from typing import Any
 
 from osc_lib import exceptions
 
@@ -22,13 +22,6 @@ class List(command.Lister):
 
     collection = "device_profiles"
     short = ("uuid", "name", "groups", "description", "fits")
-    rest = ("visibility", "projects", "enabled", "extra", "in_use", "created_at", "updated_at")
-    filters: ClassVar = {
-        "name": "Only the profiles of these names, separated by commas",
-        "visibility": "Only public or only private profiles",
-        "enabled": "Only the profiles that are enabled, or are not (true or false)",
-    }
-    old_filters = frozenset({"name"})
 
 
 class Show(command.ShowOne):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from osc_lib import exceptions
 
@@ -16,40 +16,6 @@ class List(command.Lister):
 
     collection = "devices"
     short = ("uuid", "type", "vendor", "hostname", "address", "status", "health")
-    rest = (
-        "managed_by",
-        "std_board_info",
-        "disabled_reason",
-        "tainted",
-        "taint_reason",
-        "health_reason",
-        "missing",
-        "model",
-        "vendor_board_info",
-        "created_at",
-        "updated_at",
-    )
-    filters: ClassVar = {
-        "type": "Only devices of this type",
-        "vendor": "Only devices of this vendor",
-        "hostname": "Only devices of this host",
-        "model": "Only devices of this model",
-        "status": "Only devices of this status",
-        "tainted": "Only devices that are tainted, or are not (true or false)",
-        "health": "Only devices that are healthy or unhealthy",
-        "managed_by": "Only devices of hosts with an agent, or of ironic's without",
-    }
-    old_filters = frozenset({"type", "vendor", "hostname"})
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filter that has no value."""
-        command.flag(parser, "missing", "Only devices that are gone from their host", "Only others")
-
-    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
-        """Whether they are missing."""
-        if parsed.missing is not None:
-            self.api.need()
-        return {"missing": parsed.missing}
 
 
 class Show(command.ShowOne):

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 from cyborg.osc import command
+from cyborg.osc.api import Row
 
 #: What a request says of a pool.
 _SENT = (
@@ -25,43 +27,18 @@ class List(command.Lister):
     """List function pools, and what there is of each."""
 
     collection = "function_pools"
-    is_new = True
     short = ("name", "function_id", "wanted", "ready", "used", "pending", "reason")
-    rest = (
-        "uuid",
-        "description",
-        "image_uuid",
-        "hosts",
-        "traits",
-        "free",
-        "max_devices",
-        "misses",
-        "surplus",
-        "devices",
-        "created_at",
-        "updated_at",
-    )
-    filters: ClassVar = {
-        "name": "Only the pool of this name",
-        "function_id": "Only pools of this function",
-    }
 
 
 class Misses(command.Lister):
     """List the pools of functions that were missed lately, and how many slots each."""
 
     collection = "function_pools"
-    is_new = True
     short = ("name", "function_id", "misses", "wanted", "ready")
-    rest = ("uuid",)
-    filters: ClassVar = {"function_id": "Only misses of this function"}
 
-    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
-        """List them."""
-        self.api.need()
-        query = {"function_id": parsed_args.function_id, "limit": parsed_args.limit}
-        rows = self.api.list(self.collection, {**query, "marker": parsed_args.marker})
-        return self.table(parsed_args, (row for row in rows if row["misses"]))
+    def rows(self, parsed: argparse.Namespace) -> Iterator[Row]:
+        """Those that were missed."""
+        return (row for row in super().rows(parsed) if row["misses"])
 
 
 class Show(command.ShowOne):

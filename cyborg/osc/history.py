@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any, ClassVar
 
 from cyborg.osc import command
 
@@ -16,39 +15,7 @@ class List(command.Lister):
     """
 
     collection = "history"
-    is_new = True
     short = ("started_at", "ended_at", "kind", "hostname", "instance_uuid", "reason")
-    rest = (
-        "uuid",
-        "device_uuid",
-        "attach_handle_uuid",
-        "resource_class",
-        "project_id",
-        "arq_uuid",
-        "image_uuid",
-        "function_id",
-        "actor",
-    )
-    filters: ClassVar = {"kind": "Only entries of this kind"}
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters that take a name."""
-        parser.add_argument(
-            "--device",
-            metavar="<device>",
-            help="Uuid, also of a device that is gone, or name of one of its deployables",
-        )
-        parser.add_argument("--server", metavar="<server>", help="Name or uuid")
-        parser.add_argument("--project", metavar="<project>", help="Name or id (admin only)")
-
-    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
-        """The uuids of what is named."""
-        device, server, project = parsed.device, parsed.server, parsed.project
-        return {
-            "device_uuid": device and self.api.device_uuid(device),
-            "instance_uuid": server and self.api.server_uuid(server),
-            "project_id": project and self.api.project_id(project),
-        }
 
 
 class Usages(command.Table):

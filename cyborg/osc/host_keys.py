@@ -8,7 +8,7 @@ import urllib.parse
 
 from cyborg.osc import command
 
-_COLUMNS = ("fingerprint", "state", "public_key", "used_at", "revoked_at", "created_at")
+_COLUMNS = command.LISTS["hosts/{host}/keys"]["fields"]
 
 
 def _add_host(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from typing import Any, ClassVar
 
 from cliff import columns as cliff_columns
 from osc_lib import exceptions
@@ -22,32 +21,7 @@ class List(command.Lister):
     """List the operations that program deployables."""
 
     collection = "operations"
-    is_new = True
     short = ("uuid", "state", "deployable_uuid", "created_at", "error")
-    rest = (
-        "image_uuid",
-        "image_name",
-        "function_id",
-        "function_name",
-        "instance_uuid",
-        "asked_by",
-        "history",
-        "ended_at",
-    )
-    filters: ClassVar = {"state": "Only operations in this state"}
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the filters that take a name."""
-        parser.add_argument("--deployable", metavar="<deployable>", help="Name or uuid")
-        parser.add_argument("--server", metavar="<server>", help="Name or uuid")
-
-    def query(self, parsed: argparse.Namespace) -> dict[str, Any]:
-        """The uuids of what is named."""
-        deployable, server = parsed.deployable, parsed.server
-        return {
-            "deployable_uuid": deployable and self.api.deployable(deployable)["uuid"],
-            "instance_uuid": server and self.api.server_uuid(server),
-        }
 
 
 class Show(command.ShowOne):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import ClassVar
 
 from osc_lib import exceptions
 
@@ -16,14 +15,7 @@ class List(command.Lister):
     """List agents and conductors."""
 
     collection = "services"
-    is_new = True
     short = ("uuid", "binary", "host", "state", "last_seen")
-    rest = ("hostname", "devices", "not_offered", "driver_errors", "created_at")
-    filters: ClassVar = {
-        "binary": "Only cyborg-agent or only cyborg-conductor",
-        "host": "Only the services of this host",
-        "state": "Only services that are up or down",
-    }
 
 
 class Show(command.ShowOne):
