@@ -191,8 +191,10 @@ def add_filters(parser: argparse.ArgumentParser, arguments: Mapping[str, Any]) -
             either.add_argument(
                 f"--{name}", nargs="?", const="true", choices=truth, help=argument["help"]
             )
-            other = {"action": "store_const", "const": "false", "help": "Only the others"}
-            either.add_argument(f"--no-{name}", dest=name, **other)
+            text = "Only the others"
+            either.add_argument(
+                f"--no-{name}", dest=name, action="store_const", const="false", help=text
+            )
         elif name not in {"limit", "marker"}:
             choices, metavar = argument.get("choices"), f"<{option(name)[2:]}>"
             add = {"choices": choices} if choices else {"metavar": metavar}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stand-in for the kubelet: finds plugins by their sockets, and calls drivers as it does.
 
-Its messages are compiled from the files in ``data/kubelet``, not those of the driver.
+Its messages are compiled from the files in ``cyborg/kube/protos``, not those of the driver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_tools import protoc
 
-FILES = pathlib.Path(__file__).parent / "data" / "kubelet"
+FILES = pathlib.Path(__file__).parents[1] / "kube" / "protos"
 #: Seconds that a call may take.
 _TIMEOUT = 45
 

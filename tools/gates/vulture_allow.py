@@ -16,7 +16,7 @@ API_NAME, API_VERSION_OPTION, DEFAULT_API_VERSION  # osc_lib plugins
 make_client, build_option_parser, check_api_version
 AcceleratorWeigher, AcceleratorFilter, filter_all  # nova-scheduler
 weight_multiplier, weigh_objects, _weigh_object
-channel_class, handle_read, next_channel_cleanup  # waitress
+channel_class, task_class, handle_read, next_channel_cleanup  # waitress
 
 # Attributes of the objects of libraries.
 expect_continue, completed  # waitress
@@ -25,8 +25,7 @@ autocommit, hide_parameters, skip_autocommit_rollback  # drivers of databases, s
 _pre_ping, _reset_on_return, use_lifo  # sqlalchemy's pool
 _SDK_CONNECTION, _TRAITS_SYNCED, _RESOURCE_CLASSES_SYNCED  # oslo.limit, placement
 TTL, client_timeout, bytes_recv  # oslo.messaging, amqp
-type_name, map_entry, device_name, pool_name  # protobuf
-
+device_name, pool_name  # protobuf
 # Fields that travel as a whole, and numbers of hardware.
 max_unit, min_unit, step_size, allocation_ratio  # placement/tree.Inventory
 device_profile_group  # notifications/notices.AcceleratorRequestPayload

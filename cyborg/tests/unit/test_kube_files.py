@@ -20,6 +20,7 @@ from cyborg.policy import rules
 from cyborg.policy.rules import allocation, base
 from cyborg.tests import kube_server, kubelet
 
+HOW = "run protoc --descriptor_set_out=set.binpb on the files of cyborg/kube/protos"
 FOLDER = pathlib.Path(__file__).parents[3] / "etc" / "kubernetes"
 MANIFESTS = sorted(FOLDER.glob("*.yaml"))
 POLICY = FOLDER / "policy.yaml"
@@ -95,7 +96,7 @@ def test_messages_are_those_of_the_published_files(file: str) -> None:
     described = kubelet.pool().FindFileByName(f"{file}.proto")
     assert set(described.message_types_by_name) == set(own[file])
     for name, expected in described.message_types_by_name.items():
-        assert shape(own[file][name].DESCRIPTOR) == shape(expected), name
+        assert shape(own[file][name].DESCRIPTOR) == shape(expected), f"{name}: {HOW}"
     known = {messages.DRA_SERVICE, messages.REGISTRATION_SERVICE, *messages.HEALTH_SERVICES}
     for each in described.services_by_name.values():
         assert each.full_name in known
