@@ -18,9 +18,7 @@ class List(command.Lister):
 class Show(command.ShowOne):
     """Show an accelerator request (ARQ), and why it is in its state."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the ARQ."""
-        parser.add_argument("accelerator_request", metavar="<accelerator_request>", help="Uuid")
+    argument = ("accelerator_request", "Uuid")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Show it."""
@@ -31,9 +29,10 @@ class Show(command.ShowOne):
 class Release(removals.Removal):
     """Free what an ARQ holds, without the host step that it waits for (admin only)."""
 
+    argument = ("accelerator_request", "Uuid")
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the ARQ."""
-        parser.add_argument("accelerator_request", metavar="<accelerator_request>", help="Uuid")
         removals.add_force(parser)
         parser.add_argument("--reason", metavar="<text>", help="Why; kept in the history")
 

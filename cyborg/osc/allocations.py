@@ -23,9 +23,7 @@ class List(command.Lister):
 class Show(command.ShowOne):
     """Show what a consumer has."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the consumer."""
-        parser.add_argument("consumer", metavar="<consumer>", help=_WHO)
+    argument = ("consumer", _WHO)
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Show it."""
@@ -83,9 +81,10 @@ class Create(command.ShowOne):
 class Renew(command.ShowOne):
     """Have the lease of an allocation begin again."""
 
+    argument = ("consumer", _WHO)
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the consumer and the length."""
-        parser.add_argument("consumer", metavar="<consumer>", help=_WHO)
         parser.add_argument(
             "--lease", type=int, metavar="<seconds>", help="How long; as long as before without"
         )
@@ -100,11 +99,9 @@ class Renew(command.ShowOne):
 class Delete(command.Command):
     """Give back what consumers have."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what it is about."""
         parser.add_argument("consumers", metavar="<consumer>", nargs="+", help=_WHO)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Give it back."""

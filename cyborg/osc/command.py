@@ -70,10 +70,25 @@ class Empty(cliff_columns.FormattableColumn[None]):
 class Command(command.Command):
     """A command with the accelerator API."""
 
+    #: The argument that names what it is about, and its help; a subclass may add others.
+    argument: ClassVar[tuple[str, str] | None] = None
+
     @functools.cached_property
     def api(self) -> Api:
         """The accelerator API."""
         return Api(self.app.client_manager)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The parser of the command line."""
+        parser = super().get_parser(prog_name)
+        if self.argument is not None:
+            name, text = self.argument
+            parser.add_argument(name, metavar=f"<{name.replace('_', '-')}>", help=text)
+        self.add_arguments(parser)
+        return parser
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own arguments and options."""
 
 
 class _Fitting(Command):
@@ -83,12 +98,7 @@ class _Fitting(Command):
         """The parser of the command line."""
         parser = super().get_parser(prog_name)
         parser.set_defaults(fit_width=True)
-        self.add_arguments(parser)
         return parser
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the command's own arguments and options."""
-        raise NotImplementedError
 
 
 class ShowOne(_Fitting, command.ShowOne):
@@ -138,7 +148,7 @@ _NAMED = {
 }
 
 
-class Lister(Command, _Fitted):
+class Lister(_Fitting, _Fitted):
     """A list of a collection.
 
     A table has the columns of :attr:`short`. With ``--long``, and in the formats for machines, it
@@ -148,15 +158,12 @@ class Lister(Command, _Fitted):
     collection: ClassVar[str]
     short: ClassVar[tuple[str, ...]]
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
-        parser.set_defaults(fit_width=True)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what narrows the list."""
         parser.add_argument("--long", action="store_true", help="List additional fields")
         parser.add_argument("--limit", type=int, metavar="<count>", help="List at most so many")
         parser.add_argument("--marker", metavar="<uuid>", help="List what follows this one")
         add_filters(parser, LISTS[self.collection]["arguments"])
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         """List, in the columns that are wanted."""

@@ -21,9 +21,7 @@ class List(command.Lister):
 class Show(command.ShowOne):
     """Show a deployable, its attributes and what it runs."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the deployable."""
-        parser.add_argument("deployable", metavar="<deployable>", help="Name or uuid")
+    argument = ("deployable", "Name or uuid")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Show it."""
@@ -37,9 +35,10 @@ class Program(command.ShowOne):
     shows the operation, see "accelerator operation show".
     """
 
+    argument = ("deployable", "Name or uuid")
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the deployable and its program."""
-        parser.add_argument("deployable", metavar="<deployable>", help="Name or uuid")
         parser.add_argument("old_image", metavar="<image>", nargs="?", help="Name or uuid")
         parser.add_argument("--image", metavar="<image>", help="Name or uuid of an image")
         parser.add_argument("--function-id", metavar="<id>", help="Id of a function")

@@ -27,9 +27,7 @@ class List(command.Lister):
 class Show(command.ShowOne):
     """Show a device profile."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the profile."""
-        parser.add_argument("device_profile", metavar="<device-profile>", help="Name or uuid")
+    argument = ("device_profile", "Name or uuid")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Show it."""
@@ -40,9 +38,10 @@ class Show(command.ShowOne):
 class Create(command.ShowOne):
     """Create a device profile."""
 
+    argument = ("name", "Name; no two profiles have the same")
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the fields of a profile."""
-        parser.add_argument("name", metavar="<name>", help="Name; no two profiles have the same")
         either = parser.add_mutually_exclusive_group(required=True)
         either.add_argument(
             "groups",
@@ -76,9 +75,10 @@ class Create(command.ShowOne):
 class Set(command.ShowOne):
     """Change a device profile. Accelerator requests that exist keep what they asked for."""
 
+    argument = ("device_profile", "Name or uuid")
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the profile and what is to change."""
-        parser.add_argument("device_profile", metavar="<device-profile>", help="Name or uuid")
         parser.add_argument("--name", metavar="<name>", help="New name")
         parser.add_argument("--description", metavar="<text>", help="New text for people")
         either = parser.add_mutually_exclusive_group()
@@ -129,9 +129,10 @@ class Set(command.ShowOne):
 class Unset(command.ShowOne):
     """Take something away from a device profile."""
 
+    argument = ("device_profile", "Name or uuid")
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the profile and what goes."""
-        parser.add_argument("device_profile", metavar="<device-profile>", help="Name or uuid")
         parser.add_argument("--description", action="store_true", help="The text for people")
         parser.add_argument(
             "--extra", metavar="<name>", action="append", help="A description (may be repeated)"
@@ -158,13 +159,11 @@ class Unset(command.ShowOne):
 class Delete(command.Command):
     """Delete device profiles that no accelerator request uses."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what it is about."""
         parser.add_argument(
             "device_profiles", metavar="<device-profile>", nargs="+", help="Name or uuid"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete all that can be."""
@@ -181,9 +180,10 @@ class Delete(command.Command):
 class Candidates(command.Table):
     """List the hosts where what a profile asks for could be bound, best first."""
 
+    argument = ("device_profile", "Name or uuid")
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the profile and the bound."""
-        parser.add_argument("device_profile", metavar="<device-profile>", help="Name or uuid")
         parser.add_argument("--limit", type=int, metavar="<count>", help="List at most so many")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:

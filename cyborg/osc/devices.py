@@ -21,9 +21,7 @@ class List(command.Lister):
 class Show(command.ShowOne):
     """Show a device."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the device."""
-        parser.add_argument("device", metavar="<device>", help=command.DEVICE)
+    argument = ("device", command.DEVICE)
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Show it."""
@@ -34,9 +32,8 @@ class Show(command.ShowOne):
 class Set(command.Command):
     """Take devices out of service or put them back; keep them from most guests or end that."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what it is about."""
         parser.add_argument("devices", metavar="<device>", nargs="+", help=command.DEVICE)
         either = parser.add_mutually_exclusive_group(required=True)
         either.add_argument(
@@ -59,7 +56,6 @@ class Set(command.Command):
         parser.add_argument(
             "--reason", metavar="<text>", help="Why that is done; kept, and shown to others"
         )
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Do it."""
@@ -78,11 +74,7 @@ class Enable(command.Command):
 
     action: ClassVar[str] = "enable"
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("device", metavar="<device>", help=command.DEVICE)
-        return parser
+    argument = ("device", command.DEVICE)
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Do it."""
@@ -98,9 +90,10 @@ class Disable(Enable):
 class Delete(removals.Removal):
     """Remove the record of a device that is gone for good."""
 
+    argument = ("device", command.DEVICE)
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the device."""
-        parser.add_argument("device", metavar="<device>", help=command.DEVICE)
         removals.add_force(parser)
         removals.add_reason(parser)
 

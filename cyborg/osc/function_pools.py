@@ -44,9 +44,7 @@ class Misses(command.Lister):
 class Show(command.ShowOne):
     """Show a function pool."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the pool."""
-        parser.add_argument("pool", metavar="<pool>", help="Name or uuid")
+    argument = ("pool", "Name or uuid")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Show it."""
@@ -56,9 +54,10 @@ class Show(command.ShowOne):
 class Create(command.ShowOne):
     """Create a function pool: slots of a function that are programmed ahead of demand."""
 
+    argument = ("name", "Name; no two pools have the same")
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the fields of a pool."""
-        parser.add_argument("name", metavar="<name>", help="Name; no two pools have the same")
         _add_fields(parser, needed=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
@@ -77,9 +76,10 @@ class Create(command.ShowOne):
 class Set(Create):
     """Change a function pool."""
 
+    argument = ("pool", "Name or uuid")
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the pool and what is to change."""
-        parser.add_argument("pool", metavar="<pool>", help="Name or uuid")
         parser.add_argument("--name", metavar="<name>", help="New name")
         _add_fields(parser, needed=False)
         parser.add_argument("--any-trait", action="store_true", help="Ask for no trait any more")
@@ -104,11 +104,9 @@ class Set(Create):
 class Delete(command.Command):
     """Delete function pools; what is programmed stays so."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what it is about."""
         parser.add_argument("pools", metavar="<pool>", nargs="+", help="Name or uuid")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete them."""

@@ -60,14 +60,12 @@ class List(command.Table):
 class Revoke(command.Command):
     """Believe nothing more that a key of a host signs."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what it is about."""
         _add_host(parser)
         which = parser.add_mutually_exclusive_group(required=True)
         which.add_argument("--key", metavar="<fingerprint>", help="Revoke this key")
         which.add_argument("--all", action="store_true", help="Revoke every key of the host")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Revoke it."""

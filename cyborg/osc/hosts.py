@@ -19,9 +19,7 @@ _POLL = 1
 
 
 class _Host(command.ShowOne):
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the host."""
-        parser.add_argument("host", metavar="<host>", help="Name of the host")
+    argument = ("host", "Name of the host")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Ask, and show the host."""

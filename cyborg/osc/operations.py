@@ -27,9 +27,10 @@ class List(command.Lister):
 class Show(command.ShowOne):
     """Show an operation and its history."""
 
+    argument = ("operation", "Uuid")
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the operation."""
-        parser.add_argument("operation", metavar="<operation>", help="Uuid")
         parser.add_argument("--wait", action="store_true", help="Wait until it has ended")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
@@ -43,11 +44,9 @@ class Show(command.ShowOne):
 class Cancel(command.Command):
     """Cancel operations that nobody has begun to write."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what it is about."""
         parser.add_argument("operations", metavar="<operation>", nargs="+", help="Uuid")
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Cancel them."""

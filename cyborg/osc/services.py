@@ -21,9 +21,7 @@ class List(command.Lister):
 class Show(command.ShowOne):
     """Show an agent or a conductor."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the service."""
-        parser.add_argument("service", metavar="<service>", help="Uuid, or host of an agent")
+    argument = ("service", "Uuid, or host of an agent")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Show it."""
@@ -34,9 +32,10 @@ class Show(command.ShowOne):
 class Delete(removals.Removal):
     """Remove the record of a host that is down for good."""
 
+    argument = ("service", "Uuid, or host of an agent")
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the service."""
-        parser.add_argument("service", metavar="<service>", help="Uuid, or host of an agent")
         removals.add_force(parser)
         removals.add_reason(parser)
 
