@@ -18,10 +18,10 @@ from cyborg.inventory import nodes
 
 def add(parsers: Any) -> None:
     """Add the commands to a command line."""
-    host = command_help.add_command(parsers, "host", "Say which keys and which node a host has.")
+    host = command_help.add_command(parsers, "host", "Manage the keys and the node of a host.")
     host.set_defaults(run=lambda _conf: host.print_help() or 2)
     commands = host.add_subparsers(title="Commands")
-    enrol = _command(commands, "enroll", _enrol, "Believe the host what this key signs.")
+    enrol = _command(commands, "enroll", _enrol, "Trust messages that are signed with this key.")
     enrol.add_argument("key", help="What `cyborg-agent key` prints on the host.")
     enrol.add_argument(
         "--node", help="The name of its node, if that is not HOST, with or without a domain."
@@ -29,7 +29,7 @@ def add(parsers: Any) -> None:
     move = _command(commands, "move", _move, "Give the host another node, with all it has.")
     move.add_argument("node", help="The name that its agent reports now.")
     _command(commands, "keys", _show, "List the keys of the host.")
-    revoke = _command(commands, "revoke", _revoke, "Believe nothing more that a key signs.")
+    revoke = _command(commands, "revoke", _revoke, "Revoke a key: what it signs is refused.")
     revoke.add_argument(
         "key", nargs="?", help="Its fingerprint, as `host keys` has it; all keys without it."
     )

@@ -97,8 +97,8 @@ AMD_GPU_OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "heal_by_word",
         default=False,
-        help="Let errors that were counted before not count any more when an administrator of the "
-        "host writes 'cyborg: <slot> is healthy' to /dev/kmsg. The agent needs CAP_SYSLOG to read "
+        help="Reset the error count of a device when an administrator of the host writes "
+        "'cyborg: <slot> is healthy' to /dev/kmsg. The agent needs CAP_SYSLOG to read "
         "that.",
     ),
     device_spec("AMD GPUs"),

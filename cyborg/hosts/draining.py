@@ -66,7 +66,7 @@ def undrain(name: str, limit: int) -> Drain:
 
 
 def taint(name: str, reason: str | None, limit: int) -> Drain:
-    """Keep a host from new guests whose profile does not tolerate that; it may be so already.
+    """Taint a host: only profiles that tolerate it get its devices; it may be so already.
 
     :raises NotFound: there is no such host
     """

@@ -97,7 +97,7 @@ def disable_device(uuid: str, reason: str | None = None) -> None:
 
 
 def taint_device(uuid: str, reason: str | None = None) -> None:
-    """Keep a device from new guests whose profile does not tolerate that.
+    """Taint a device: only profiles that tolerate it get it.
 
     :raises NotFound: there is no such device
     :raises Conflict: its host has no agent

@@ -11,6 +11,7 @@ from cyborg.osc import command
 
 #: How an argument may name a consumer.
 _WHO = "Uuid, or name if no other consumer has it"
+_PLACING = "pack: fill hosts in use first; spread: the least used"
 
 
 class List(command.Lister):
@@ -42,15 +43,20 @@ class Create(command.ShowOne):
             nargs="+",
             help="Device profile by name; of several the first one that there is room for",
         )
-        parser.add_argument("--type", metavar="<type>", default="USER", help="What it is for")
+        text = "Type of the consumer, in capitals (default: USER)"
+        parser.add_argument("--type", metavar="<type>", default="USER", help=text)
         parser.add_argument("--name", metavar="<name>", help="A name for people")
         parser.add_argument(
             "--consumer", metavar="<uuid>", help="Uuid of the consumer; without it a new one"
         )
         parser.add_argument("--hosts", metavar="<pattern>", help="Which hosts; * is any text")
-        parser.add_argument("--placing", choices=["pack", "spread"], help="How to choose")
+        parser.add_argument("--placing", choices=["pack", "spread"], help=_PLACING)
         parser.add_argument(
-            "--lease", dest="lease_seconds", type=int, metavar="<seconds>", help="Ends after that"
+            "--lease",
+            dest="lease_seconds",
+            type=int,
+            metavar="<seconds>",
+            help="Release it after so many seconds unless it is renewed",
         )
         parser.add_argument(
             "--dry-run", action="store_true", default=None, help="Only say whether there is room"
@@ -79,14 +85,17 @@ class Create(command.ShowOne):
 
 
 class Renew(command.ShowOne):
-    """Have the lease of an allocation begin again."""
+    """Renew the lease of an allocation."""
 
     argument = ("consumer", _WHO)
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the consumer and the length."""
         parser.add_argument(
-            "--lease", type=int, metavar="<seconds>", help="How long; as long as before without"
+            "--lease",
+            type=int,
+            metavar="<seconds>",
+            help="New length in seconds (default: the length it had)",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:

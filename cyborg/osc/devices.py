@@ -41,13 +41,13 @@ class Set(command.Command):
             dest="action",
             action="store_const",
             const="disable",
-            help="Give it to nobody else; a guest that has it keeps it",
+            help="Take it out of service; a guest that has it keeps it",
         )
         either.add_argument(
             "--enable", dest="action", action="store_const", const="enable", help="Offer it again"
         )
         for action, text in (
-            ("taint", "Give it to nobody else whose profile does not tolerate that"),
+            ("taint", "Taint it: only profiles with accel:tolerate_taint get it"),
             ("untaint", "Give it to every profile again"),
         ):
             either.add_argument(

@@ -31,7 +31,7 @@ class List(command.Lister):
 
 
 class Misses(command.Lister):
-    """List the pools of functions that were missed lately, and how many slots each."""
+    """List pools with recent misses, and how many slots were missed."""
 
     collection = "function_pools"
     short = ("name", "function_id", "misses", "wanted", "ready")

@@ -20,7 +20,7 @@ def _path(host: str) -> str:
 
 
 class Enroll(command.ShowOne):
-    """Believe a host what a key signs."""
+    """Enrol a public key of a host; messages signed with it are trusted."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the host and the key."""
@@ -58,7 +58,7 @@ class List(command.Table):
 
 
 class Revoke(command.Command):
-    """Believe nothing more that a key of a host signs."""
+    """Revoke a key of a host; messages signed with it are refused."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add what it is about."""

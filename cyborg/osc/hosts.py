@@ -70,7 +70,7 @@ class Undrain(_Host):
 
 
 class Taint(_Host):
-    """Give a host's accelerators to no new server whose profile does not tolerate that."""
+    """Taint a host: only profiles with accel:tolerate_taint get its accelerators."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the reason."""

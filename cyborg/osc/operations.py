@@ -42,7 +42,7 @@ class Show(command.ShowOne):
 
 
 class Cancel(command.Command):
-    """Cancel operations that nobody has begun to write."""
+    """Cancel operations before their write has begun."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add what it is about."""

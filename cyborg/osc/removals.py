@@ -14,7 +14,7 @@ def add_force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="Give up what is refused otherwise; clean up by hand what is listed then",
+        help="Do it although a guest may still have the device; prints what to clean up by hand",
     )
 
 

@@ -92,7 +92,7 @@ class Devices(Resource):
         faults=[409],
     )
     def taint(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
-        """Keep a device from guests whose profile does not tolerate that."""
+        """Taint a device: only profiles with accel:tolerate_taint get it."""
         flags.taint_device(uuid, body.get("reason"))
 
     @declare.operation(

@@ -65,7 +65,7 @@ class Hosts(Resource):
         body=declare.Body(name="taint", type=types.Reason, optional_since=versions.REGULAR),
     )
     def taint(self, request: Request, name: str, body: dict[str, Any]) -> draining.Drain:
-        """Keep a host from guests whose profile does not tolerate that."""
+        """Taint a host: only profiles with accel:tolerate_taint get its devices."""
         return draining.taint(name, body.get("reason"), request.max_limit)
 
     @shows(policies.TAINT, kind, since=versions.REGULAR, member=_MEMBER)
@@ -90,7 +90,7 @@ class Hosts(Resource):
         faults=[409],
     )
     def enrol_key(self, request: Request, name: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Believe a host what a key signs."""
+        """Enrol a public key of a host; messages signed with it are trusted."""
         return _key(nodes.enrol(name, body["public_key"], body.get("node")))
 
     @declare.operation(

@@ -28,7 +28,7 @@ def _in_project(role: str) -> policy.RuleDefault:
 
 def _either(name: str, *rules: str) -> policy.RuleDefault:
     check = " or ".join(f"rule:{rule}" for rule in rules)
-    return policy.RuleDefault(name, check, "Passes one of the two.")
+    return policy.RuleDefault(name, check, "Either of the two rules.")
 
 
 def list_rules() -> list[policy.RuleDefault]:

@@ -44,7 +44,7 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
         base.rule(
             TAINT,
             base.ADMIN,
-            "Keep a device from guests whose device profile does not tolerate that, or end that.",
+            "Taint a device, which only profiles that tolerate it get, or end that.",
             ("POST", f"{_COLLECTION}/{{device_uuid}}/taint"),
             ("POST", f"{_COLLECTION}/{{device_uuid}}/untaint"),
         ),

@@ -38,7 +38,7 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
         base.rule(
             TAINT,
             base.ADMIN,
-            "Keep a host from guests whose device profile does not tolerate that, or end that.",
+            "Taint a host, whose devices only profiles that tolerate it get, or end that.",
             ("POST", f"{_MEMBER}/taint"),
             ("POST", f"{_MEMBER}/untaint"),
         ),
@@ -51,13 +51,13 @@ def list_rules() -> list[policy.DocumentedRuleDefault]:
         base.rule(
             ENROL_KEY,
             base.ADMIN,
-            "Believe a host what a key signs.",
+            "Enrol a public key of a host; messages signed with it are trusted.",
             ("POST", f"{_MEMBER}/keys"),
         ),
         base.rule(
             REVOKE_KEYS,
             base.ADMIN,
-            "Believe nothing more that a key of a host signs, or any of its keys.",
+            "Revoke one key of a host or all; messages signed with it are refused.",
             ("DELETE", f"{_MEMBER}/keys"),
         ),
     ]
