@@ -278,6 +278,14 @@ MDEV_OPTS: list[cfg.Opt] = [
 
 HEALTH_OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
+        "logged_faults",
+        default=True,
+        help="Whether a card is unhealthy if the kernel's log tells of a fault of it: it has "
+        "fallen off the bus, its driver could not take or initialize it, a switch of an HGX "
+        "board had a fatal error (SXid), or fatal PCIe errors were reported. Nothing is read if "
+        "the agent lacks CAP_SYSLOG.",
+    ),
+    cfg.BoolOpt(
         "driver_unbound",
         default=True,
         help="Whether a card is unhealthy if only parts of it are given to guests, so that it "

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import weakref
 from collections.abc import Iterator
 
 from cyborg.drivers.pci import sysfs
@@ -26,8 +27,7 @@ _SLOT = re.compile(r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[
 class KernelLog:
     """One reader of the log, who goes on where it was."""
 
-    def __init__(self, option: str) -> None:
-        self._option = option
+    def __init__(self) -> None:
         self._log: int | None = None
         #: Which start of the host the log is of; empty while that is not known.
         self.boot = ""
@@ -42,13 +42,13 @@ class KernelLog:
             yield from self._read()
         except OSError as exc:
             self.problem = (
-                f"{self._option} has no effect: {exc.filename or PATH} cannot be read: "
-                f"{exc.strerror}; give the agent CAP_SYSLOG"
+                f"{exc.filename or PATH} cannot be read: {exc.strerror}; give the agent CAP_SYSLOG"
             )
 
     def _read(self) -> Iterator[bytes]:
         if self._log is None:
             self._log = os.open(PATH, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._log)
         while True:
             try:
                 record = os.read(self._log, _RECORD_MAX)

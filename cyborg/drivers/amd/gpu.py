@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, kept_facts, kernel_log, pci
-from cyborg.drivers.pci import readings
+from cyborg.drivers import base, kept_facts, pci
+from cyborg.drivers.pci import faults, readings
 
 #: A line of the error counters of a block: how many errors it could not correct.
 _UNCORRECTABLE = re.compile(r"^ue: (\d{1,18})$", re.MULTILINE)
@@ -34,18 +34,20 @@ class AmdGpuDriver(pci.PciDriver):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
         self._errors_max: int = conf.amd_gpu_driver.ras_uncorrectable_errors
-        self._words = _Words(self.kept) if conf.amd_gpu_driver.heal_by_word else None
+        heals = conf.amd_gpu_driver.heal_by_word
+        self._words = _Words(self.kept, self._health.faults) if heals else None
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every GPU, after a look at what an administrator has said."""
         if self._words is not None:
-            self._words.read()
+            self._words.faults.read()
         yield from super().discover(host)
 
     def problems(self) -> Sequence[str]:
         """As those of any driver, and that the log cannot be read."""
-        unread = self._words.log.problem if self._words is not None else None
-        return [*super().problems(), *([unread] if unread is not None else [])]
+        unread = self._words.faults.log.problem if self._words is not None else None
+        why = [f"[amd_gpu_driver] heal_by_word has no effect: {unread}"] if unread else []
+        return [*super().problems(), *why]
 
     def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, str] | None:
         """Graphics of a server's board or of the processor, which are no accelerators.
@@ -122,31 +124,21 @@ class AmdGpuDriver(pci.PciDriver):
 class _Words:
     """What an administrator has said of GPUs since the host started: errors before do not count."""
 
-    def __init__(self, kept: kept_facts.KeptFacts) -> None:
-        self.log = kernel_log.KernelLog("[amd_gpu_driver] heal_by_word")
+    def __init__(self, kept: kept_facts.KeptFacts, log: faults.FaultLog) -> None:
+        self.faults = log
         self._kept = kept
-        #: When the last word of a slot was said, in microseconds since the host started.
-        self._said: dict[str, int] = {}
-
-    def read(self) -> None:
-        """Take in what has been said since the last call."""
-        for line in self.log.lines():
-            word = kernel_log.WORD.match(line)
-            slot = kernel_log.slot(word["slot"]) if word is not None else None
-            if word is not None and slot is not None:
-                self._said[slot] = int(word["time"])
 
     def since(self, slot: str, counts: Mapping[str, int]) -> dict[str, int]:
         """How many of the errors of each block were counted after the last word."""
         kept = self._kept.get(_WORDS, slot)
-        known = isinstance(kept, dict) and kept["boot"] == self.log.boot
+        known = isinstance(kept, dict) and kept["boot"] == self.faults.log.boot
         said, before = (kept["said"], kept["counts"]) if known else (-1, {})
-        if self._said.get(slot, -1) > said:
-            said, before = self._said[slot], counts
+        if self.faults.said.get(slot, -1) > said:
+            said, before = self.faults.said[slot], counts
         # The counters begin anew when the driver is loaded again.
         before = {block: min(before.get(block, 0), counts[block]) for block in counts}
         if said >= 0:
-            fact = {"boot": self.log.boot, "said": said, "counts": before}
+            fact = {"boot": self.faults.log.boot, "said": said, "counts": before}
             self._kept.set(_WORDS, slot, fact)
         return {block: counts[block] - before[block] for block in counts}
 

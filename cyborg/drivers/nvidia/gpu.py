@@ -42,7 +42,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         self._types = vgpu_types.TypeBook(self.kept)
         self._layouts = nvidia_layouts.Layouts(conf, self._types)
         self._mediated = mdev_handles.HostSteps()
-        self._xids = xid.XidLog(conf, self.kept)
+        self._xids = xid.Xids(conf, self._health.faults)
         self._topology = topology.Topology(conf, self.kept)
         self._sensors = nvidia_sensors.Sensors(conf, self.kept)
         # The address of the virtual function of each handle that was prepared by setting its type.

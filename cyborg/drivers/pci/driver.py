@@ -75,7 +75,8 @@ class PciDriver:
         self.conf = conf
         texts = conf[self.group].device_spec
         self._specs = device_spec.parse(texts, f"[{self.group}] device_spec", self.own_keys)
-        self._health = health.Health(conf)
+        self.kept = kept_facts.KeptFacts(conf, self.group)
+        self._health = health.Health(conf, self.kept)
         vendors = {match.vendor for match in self.match}
         #: The vendors whose functions can match; None for all.
         self._vendors = vendors if all(map(str.isalnum, vendors)) else None
@@ -88,7 +89,6 @@ class PciDriver:
         self._policies: dict[str, str] = {}
         self._digits: dict[tuple[str, ...], int | None] = {}
         self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
-        self.kept = kept_facts.KeptFacts(conf, self.group)
 
     # Hooks.
 

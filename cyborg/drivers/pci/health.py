@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 
 from oslo_config import cfg
 
-from cyborg.drivers import base
-from cyborg.drivers.pci import facts
+from cyborg.drivers import base, kept_facts
+from cyborg.drivers.pci import facts, faults
 from cyborg.drivers.pci.snapshot import Function, Snapshot, Vanished, join
 
 #: A driver's own check of its devices: a sentence, or None.
@@ -23,11 +23,13 @@ WhyUnhealthy = Callable[[Function, Snapshot], str | None]
 class Health:
     """Checks devices by the options of ``[pci_health]``; remembers the functions of each card."""
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, kept: kept_facts.KeptFacts) -> None:
         # None of them changes while we run, and oslo.config takes long to look one up.
         self._options = types.SimpleNamespace(**conf.pci_health)
         self._parts: dict[str, set[str]] = {}
         self._lock = threading.Lock()
+        self.faults = faults.FaultLog(kept)
+        self._read: Snapshot | None = None
 
     def why_unhealthy(
         self, device: base.Device, functions: Snapshot, own_check: WhyUnhealthy
@@ -77,14 +79,27 @@ class Health:
         link = facts.required_link(function, functions)
         if link is not None:
             yield from self._link_problems(address, link)
-        for kind, threshold in (
-            ("fatal", self._options.aer_fatal_errors),
-            ("nonfatal", self._options.aer_nonfatal_errors),
+        yield from self._logged(function, functions)
+        for kind, said, threshold in (
+            ("fatal", "Fatal", self._options.aer_fatal_errors),
+            ("nonfatal", "Non-Fatal", self._options.aer_nonfatal_errors),
         ):
-            if threshold and facts.errors(function, functions, kind) >= threshold:
+            if threshold and threshold <= max(
+                facts.errors(function, functions, kind), self.faults.times(address, said)
+            ):
                 times = f"{threshold} or more" if threshold > 1 else "a"
                 noun = "errors" if threshold > 1 else "error"
                 yield f"PCI function {address} has had {times} {kind} PCIe {noun}"
+
+    def _logged(self, function: Function, functions: Snapshot) -> Iterator[str]:
+        """Faults in the kernel's log, which is read once a pass."""
+        if not self._options.logged_faults:
+            return
+        if self._read is not functions:
+            self._read = functions
+            self.faults.read()
+        for word in self.faults.present(function.address, function.driver):
+            yield f"The kernel has logged a fault of PCI function {function.address}: {word}"
 
     def _link_problems(self, address: str, link: facts.Link) -> Iterator[str]:
         if not link.is_up:

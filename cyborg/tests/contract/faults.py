@@ -81,6 +81,7 @@ class Result(NamedTuple):
 def inject(root: str, drivers: Sequence[str], text: str) -> Result:
     """Break each path in each way, with one pass of an agent that knew the host before."""
     text = _with_state(root, text)
+    kernel_log.PATH = f"{root}/kmsg"
     paths, sound = _recorded(drivers, text)
     paths |= {
         f"{_DEVICES}/{name}/{link}"
