@@ -39,7 +39,7 @@ from cyborg.drivers.pci.snapshot import (
 LOG = logging.getLogger(__name__)
 
 #: What an operator can do about a function that is not offered.
-_FREE_ITS_PARTS = "remove what its parts are used for"
+_FREE_ITS_PARTS = "remove its parts, of virtual functions with 0 in sriov_numvfs, or list those"
 _FREE_ITS_GROUP = (
     "bind the other function to vfio-pci, or list both with one board in [pci] device_spec"
 )
@@ -361,12 +361,13 @@ class PciDriver:
         offered = []
         parts = {each.address for each in given} if together is not None else set()
         for each in given:
-            withheld = self._withheld(each, functions, foreign)
+            withheld = None
+            if self.expose == "each" and any(vf in mine for vf in each.vfs):
+                withheld = base.Refusal(reason="its virtual functions are offered instead")
+            withheld = withheld or self._withheld(each, functions, foreign)
             if withheld is None:
                 reason = self._groups.why_not(each, {each.address, *parts}, functions, foreign)
                 withheld = base.Refusal(reason=reason, remedy=_FREE_ITS_GROUP) if reason else None
-            if withheld is None and self.expose == "each" and any(vf in mine for vf in each.vfs):
-                withheld = base.Refusal(reason="its virtual functions are offered instead")
             if withheld is not None:
                 self.refuse(each, withheld.reason, withheld.remedy)
                 continue
@@ -521,4 +522,4 @@ def reason_to_keep_whole(
         reason = reason or facts.division(functions[vf], functions, of_card=True)
         if reason is not None:
             return f"its virtual function {vf} is in use: {reason}"
-    return None
+    return "its virtual functions are enabled" if function.vfs else None

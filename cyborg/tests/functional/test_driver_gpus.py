@@ -68,7 +68,6 @@ class TestDividedNvidia(contract.SimulatedDriverContract):
             MIG: [1] * 7,
             WHOLE: [1],
             H100: [1, 1],
-            H200: [1],
             T4: [16],
             PASSED: [1],
         }
@@ -81,7 +80,7 @@ class TestDividedNvidia(contract.SimulatedDriverContract):
 
         assert classes == {
             **{card: {"VGPU"} for card in (A100, MIG, H100, T4)},
-            **{card: {"PGPU"} for card in (WHOLE, H200, PASSED)},
+            **{card: {"PGPU"} for card in (WHOLE, PASSED)},
         }
 
     def test_a_mediated_device_is_named_as_it_always_was(self, devices):
@@ -154,16 +153,14 @@ class TestWholeNvidia(contract.SimulatedDriverContract):
     entry_point = "nvidia_gpu_driver"
     recorded = "nvidia"
 
-    def test_a_virtual_function_is_no_gpu(self, devices):
-        assert names(devices) == [
-            f"host-1_{card}" for card in (A100, MIG, WHOLE, H100, H200, T4, PASSED)
-        ]
+    def test_neither_virtual_functions_nor_their_cards_are_whole_gpus(self, devices):
+        assert names(devices) == [f"host-1_{card}" for card in (WHOLE, T4, PASSED)]
 
     def test_the_host_keeps_the_screen_it_was_booted_with(self, simulated, devices):
         assert f"host-1_{simulated.card('console')}" not in names(devices)
 
     def test_a_card_is_as_it_always_was(self, devices):
-        device = devices[5]
+        device = devices[1]
 
         (deployable,) = device.deployables
         place = {"domain": "0000", "bus": "41", "device": "00", "function": "0"}
@@ -176,21 +173,20 @@ class TestWholeNvidia(contract.SimulatedDriverContract):
             base.AttachHandle(attach_type="PCI", attach_info=place),
         )
 
-    def test_facts_are_attributes_and_some_are_traits(self, devices):
-        attributes = devices[3].deployables[0].attributes
+    def test_facts_are_attributes_and_some_are_traits(self, simulate):
+        simulated = simulate({"cards": [{"card": "h100", "numa": 1}]})
+        ((part,),) = (device.deployables for device in found(simulated))
 
-        assert attributes["memory_mib"] == 81920
-        assert attributes["numa_node"] == 1
-        assert attributes["pci_address"] == H100
-        assert attributes["firmware"] == "92.00.45.00.03"
-        assert {"CUSTOM_MEMORY_GIB_80", "CUSTOM_NUMA_NODE_1"} <= set(
-            devices[3].deployables[0].traits
-        )
+        assert part.attributes["memory_mib"] == 81920
+        assert part.attributes["numa_node"] == 1
+        assert part.attributes["pci_address"] == simulated.card("h100")
+        assert part.attributes["firmware"] == "92.00.45.00.03"
+        assert {"CUSTOM_MEMORY_GIB_80", "CUSTOM_NUMA_NODE_1"} <= set(part.traits)
 
     def test_what_only_the_driver_tells_is_remembered_while_a_guest_has_the_card(
         self, changeable
     ):
-        before, after = changeable.call(_passed_to_a_guest, str(changeable.root), H200)
+        before, after = changeable.call(_passed_to_a_guest, str(changeable.root), T4)
 
         assert before["firmware"] == "92.00.45.00.03"
         assert after == before
@@ -235,7 +231,7 @@ def test_a_wrong_type_keeps_its_card_and_no_other(simulate, options):
     simulated = simulate("nvidia")
 
     assert names(found(simulated, f"[gpu_devices]\n{options}")) == [
-        f"host-1_{card}" for card in (MIG, WHOLE, H100, H200, T4, PASSED)
+        f"host-1_{card}" for card in (WHOLE, T4, PASSED)
     ]
 
 
@@ -245,7 +241,7 @@ def test_a_single_type_is_for_every_card_that_has_it(simulate):
     cards = by_card(found(simulated, "[gpu_devices]\nenabled_vgpu_types = nvidia-222"))
 
     classes = {card: deployables[0].resource_class for card, deployables in cards.items()}
-    assert classes == dict.fromkeys([A100, MIG, WHOLE, H100, H200, PASSED], "PGPU") | {T4: "VGPU"}
+    assert classes == dict.fromkeys([WHOLE, PASSED], "PGPU") | {T4: "VGPU"}
 
 
 @pytest.mark.parametrize(

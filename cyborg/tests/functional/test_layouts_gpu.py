@@ -319,7 +319,8 @@ def offered(text: str) -> tuple[list[str], dict[str, str]]:
 def test_a_card_that_cannot_have_layouts_is_not_offered(
     simulate: Any, card: dict[str, Any], reason: str
 ) -> None:
-    simulated = simulate({"cards": [card, "t4", {**CARD, "name": "vm", "driver": "vfio-pci"}]})
+    guests = {**CARD, "vfs": 0, "name": "vm", "driver": "vfio-pci"}
+    simulated = simulate({"cards": [card, "t4", guests]})
 
     classes, why = simulated.call(offered, OPTIONS)
 

@@ -29,6 +29,7 @@ class Slots(Cards):
 
 
 PF = function("0000:09:00.0", sriov_totalvfs=8, vfs=("0000:09:00.4", "0000:09:00.5"))
+BARE = replace(PF, vfs=())
 VFS = [function(address, device="20f2", pf=PF.address) for address in PF.vfs]
 LONE = function("0000:0c:00.0", sriov_totalvfs=8)
 
@@ -66,7 +67,18 @@ def test_the_match_that_fixes_more_digits_is_the_more_exact():
 
 
 def test_whole_cards(conf):
-    assert names(Cards(conf), contract.host_with([PF, *VFS, LONE])) == [PF.address, LONE.address]
+    assert names(Cards(conf), contract.host_with([BARE, LONE])) == [PF.address, LONE.address]
+
+
+@pytest.mark.parametrize("kind", [Cards, Slots])
+def test_a_card_is_not_given_whole_while_it_has_virtual_functions(conf, kind):
+    driver, host = kind(conf), contract.host_with([PF, *VFS, LONE])
+
+    assert [each.removesuffix(".0") for each in names(driver, host)] == ["0000:0c:00"]
+    why = driver.why_not_offered(PF, host.pci)
+    assert why is not None
+    assert why.reason == "its virtual functions are enabled"
+    assert "sriov_numvfs" in why.remedy
 
 
 def test_virtual_functions_or_the_card_while_it_has_none(conf):
@@ -105,7 +117,7 @@ def test_the_functions_of_a_slot_are_one_accelerator(conf):
 def test_the_operator_narrows_what_is_taken(conf, specs, offered):
     conf.set_override("device_spec", [json.dumps(spec) for spec in specs], group="gpu_devices")
 
-    assert names(Cards(conf), contract.host_with([PF, *VFS, LONE])) == offered
+    assert names(Cards(conf), contract.host_with([BARE, LONE])) == offered
 
 
 def test_the_operators_tags_are_on_the_device(conf):
@@ -164,8 +176,7 @@ def test_a_card_is_not_given_whole_while_it_is_divided(conf, caplog, address, pa
 
     assert names(Cards(conf), contract.host_with(functions, {address: {path: "1137"}})) == []
     assert reason in caplog.text
-    untyped = {VFS[1].address: {"nvidia/current_vgpu_type": "0"}}
-    assert names(Cards(conf), contract.host_with(functions, untyped)) == [PF.address]
+    assert names(Cards(conf), contract.host_with([BARE])) == [PF.address]
 
 
 def test_a_virtual_function_that_the_operator_gave_a_type_may_be_given_out(conf):
@@ -186,7 +197,7 @@ def test_a_card_is_not_given_whole_while_the_host_uses_a_part_of_it(conf):
     used = {vf.address: "the host's network interface ens1 is on it"}
 
     assert names(Network(conf), contract.host_with([PF, vf, VFS[1]], used=used)) == []
-    assert names(Network(conf), contract.host_with([PF, vf, VFS[1]])) == [PF.address]
+    assert names(Network(conf), contract.host_with([BARE])) == [PF.address]
 
 
 def test_a_card_is_not_given_whole_while_the_operator_keeps_a_part_of_it(conf):
@@ -194,7 +205,7 @@ def test_a_card_is_not_given_whole_while_the_operator_keeps_a_part_of_it(conf):
     conf.set_override("device_spec", [json.dumps(spec)], group="gpu_devices")
 
     assert names(Cards(conf), contract.host_with([PF, *VFS])) == []
-    assert names(Cards(conf), contract.host_with([replace(PF, vfs=())])) == [PF.address]
+    assert names(Cards(conf), contract.host_with([BARE])) == [PF.address]
 
 
 def test_what_the_host_uses_is_kept_and_the_reason_is_told_once(conf, caplog):

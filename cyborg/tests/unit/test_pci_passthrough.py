@@ -171,13 +171,18 @@ def test_a_physical_function_is_not_offered_beside_its_virtual_ones(conf, caplog
     assert f"{PF.address} is not offered: its virtual functions are" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "functions", [[PF, *VFS], [function(PF.address, sriov_totalvfs=8)]], ids=["unlisted", "none"]
-)
-def test_a_physical_function_is_offered_when_its_virtual_ones_are_not(conf, functions):
+def test_a_physical_function_is_not_offered_while_its_virtual_ones_are_enabled(conf, caplog):
+    caplog.set_level("INFO")
     listed(conf, {"product_id": PF.device})
 
-    (device,) = discover(conf, functions).values()
+    assert discover(conf, [PF, *VFS]) == {}
+    assert f"{PF.address} is not offered: its virtual functions are enabled" in caplog.text
+
+
+def test_a_physical_function_is_offered_when_it_has_no_virtual_ones(conf):
+    listed(conf, {"product_id": PF.device})
+
+    (device,) = discover(conf, [function(PF.address, sriov_totalvfs=8)]).values()
 
     assert device.deployables[0].name == f"host-1_{PF.address}"
     assert device.deployables[0].attributes["dev_type"] == "type-PF"
