@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cyborg.drivers.pci import sysfs, vpd
@@ -27,6 +28,16 @@ _LINK_FILES = (
 #: The line of an AER counter with the sum of all the others.
 _TOTAL = re.compile(r"^TOTAL_ERR_\w+ (\d{1,20})$", re.MULTILINE)
 _NVIDIA = "10de"
+#: GPUs of which a card has several, below a switch of another vendor: GRID K1, K2 and K10, Tesla
+#: K80, M10 and M60, A16, Radeon Pro V340, Flex 140 and SG1.
+_SEVERAL_ON_A_CARD = frozenset(
+    {
+        *((_NVIDIA, device) for device in ("0ff2", "11bf", "118f", "102d", "13bd", "13f2", "25b6")),
+        ("1002", "6864"),
+        ("8086", "56c1"),
+        ("8086", "4907"),
+    }
+)
 _VGPU_TYPE = "nvidia/current_vgpu_type"
 #: It is beside the type.
 _CREATABLE = "creatable_vgpu_types"
@@ -95,9 +106,23 @@ class MdevType:
 def link(function: Function, functions: Snapshot) -> Link | None:
     """The link of a physical function, or None if it has none or the kernel shows none.
 
-    A function that is built into the processor has no link, and the files hold no speed.
+    A function that is built into the processor has no link, and the files hold no speed. A card
+    with a switch of its own has the link of that to its slot, if the function answers.
     """
-    address = function.address
+    edge = ports_of_card(function, functions)[0]
+    own = _link_at(function.address, functions)
+    if edge == function.address or (own is not None and not own.is_up):
+        found = own
+    else:
+        found = _link_at(edge, functions) or own
+    # A card without power reads like one that fell off the bus, but it answers when it is needed.
+    if found is not None and not found.is_up:
+        states = [functions.text(each, "power_state") for each in (function.address, edge)]
+        return None if "D3cold" in states else found
+    return found
+
+
+def _link_at(address: str, functions: Snapshot) -> Link | None:
     speed = functions.text(address, "current_link_speed")
     width = functions.number(address, "current_link_width")
     max_speed = functions.text(address, "max_link_speed")
@@ -113,16 +138,13 @@ def link(function: Function, functions: Snapshot) -> Link | None:
     if slot_speed is not None and slot_width is not None and slot_known:
         max_speed = min(max_speed, slot_speed, key=_gigatransfers)
         max_width = min(max_width, slot_width)
-    found = Link(
+    return Link(
         speed=_plain(speed),
         width=width,
         max_speed=_plain(max_speed),
         max_width=max_width,
         slot_known=slot_known,
     )
-    # A card without power reads like one that fell off the bus, but it answers when it is needed.
-    asleep = not found.is_up and functions.text(address, "power_state") == "D3cold"
-    return None if asleep else found
 
 
 def required_link(function: Function, functions: Snapshot) -> Link | None:
@@ -130,33 +152,61 @@ def required_link(function: Function, functions: Snapshot) -> Link | None:
 
     :raises OSError, ValueError: one of its files cannot be read
     """
-    address = function.address
-    for name in _LINK_FILES:
-        text = functions.if_there(address, name)
-        if text is not None and not _LINK_TEXT.fullmatch(text):
-            raise ValueError(f"{name} of {address} holds nothing of a link: {text[:40]!r}")
+    for address in {function.address, ports_of_card(function, functions)[0]}:
+        for name in _LINK_FILES:
+            text = functions.if_there(address, name)
+            if text is not None and not _LINK_TEXT.fullmatch(text):
+                raise ValueError(f"{name} of {address} holds nothing of a link: {text[:40]!r}")
     return link(function, functions)
+
+
+@once
+def _ports(
+    function: Function, functions: Snapshot
+) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """The ports between the root port and a function: of the board, of a switch that several GPUs
+    of the card share, and of the function's own switch, whose ports are of its vendor.
+    """
+    _root, *above = functions.bridges(function) or ("",)
+    makers = [functions[each].vendor for each in above[-2:] if each in functions]
+    own = len(above) - 2 if makers == [function.vendor] * 2 else len(above)
+    is_shared = (function.vendor, function.device) in _SEVERAL_ON_A_CARD and own > 1
+    shared = own - 2 if is_shared else own
+    return above[:shared], above[shared:own], above[own:]
+
+
+def ports_of_card(function: Function, functions: Snapshot) -> Sequence[str]:
+    """The ports of the switches on a function's card, the one in the slot first, and itself."""
+    _board, shared, own = _ports(function, functions)
+    return (*shared, *own, function.address)
 
 
 def switch(function: Function, functions: Snapshot) -> str | None:
     """The PCIe switch that the function is behind, by the address of its upstream port, or None.
 
     Below the root port a switch shows its upstream port and a downstream port. If there are several
-    switches, this is the one next to the processor: cards may have one of their own.
+    switches, this is the one next to the processor. A switch that has only this GPU is none.
     """
-    _root, *ports = functions.bridges(function) or ("",)
+    board, shared, _own = _ports(function, functions)
+    ports = (*board, *shared)
     return ports[0] if len(ports) > 1 else None
 
 
 def errors(function: Function, functions: Snapshot, kind: str) -> int:
     """How many errors of a kind (``fatal``, ``nonfatal``, ``correctable``) AER has counted.
 
+    Those of the switches on the card are among them.
+
     :raises OSError, ValueError: that cannot be read
     """
-    text = functions.if_there(function.address, f"aer_dev_{kind}")
+    return sum(_errors_at(each, functions, kind) for each in ports_of_card(function, functions))
+
+
+def _errors_at(address: str, functions: Snapshot, kind: str) -> int:
+    text = functions.if_there(address, f"aer_dev_{kind}")
     found = _TOTAL.search(text or "")
     if text and found is None:
-        raise ValueError(f"aer_dev_{kind} of {function.address} holds no sum: {text[:40]!r}")
+        raise ValueError(f"aer_dev_{kind} of {address} holds no sum: {text[:40]!r}")
     return int(found.group(1)) if found else 0
 
 
@@ -236,6 +286,13 @@ def reset_methods(function: Function, functions: Snapshot) -> tuple[str, ...]:
     return tuple((functions.if_there(function.address, "reset_method") or "").split())
 
 
+def serial(function: Function, functions: Snapshot) -> str | None:
+    """The serial number of a card, which its own switch may have in its stead."""
+    *_others, own = _ports(function, functions)
+    shown = (functions.text(each, "serial_number") for each in (function.address, *own[:1]))
+    return next(filter(None, shown), None)
+
+
 def driver_version(function: Function, functions: Snapshot) -> str | None:
     """The version of the host's driver, or None if its module has none."""
     return functions.text(function.address, "driver/module/version")
@@ -254,7 +311,7 @@ def attributes(function: Function, functions: Snapshot) -> dict[str, str | int]:
         "numa_node": function.numa_node,
         "pcie_switch": switch(physical, functions),
         "product": vpd.product_name(physical) or functions.product(physical),
-        "serial": functions.text(physical.address, "serial_number"),
+        "serial": serial(physical, functions),
         "link": str(present) if present is not None and present.is_up else None,
     }
     if function.pf is None:
