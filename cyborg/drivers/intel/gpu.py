@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 from cyborg.drivers import base, pci
 
 #: The bus of functions in the processor's package: its own graphics.
 _PROCESSORS_BUS = "00"
+_TILE = re.compile(r"tile\d")
 
 
 class IntelGpuDriver(pci.PciDriver):
@@ -48,14 +50,32 @@ class IntelGpuDriver(pci.PciDriver):
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
     ) -> Mapping[str, str | int | None]:
-        """The memory, which only some releases of the kernel's driver i915 show."""
-        if function.pf is not None:
-            return {}
-        for card in functions.names(function.address, "drm"):
-            size = functions.number(function.address, f"drm/{card}/lmem_total_bytes")
-            if size is not None and size > 0:
+        """The memory, which only some releases of the kernel's drivers i915 and xe show."""
+        card = functions.get(function.pf or function.address, function)
+        for paths in _memory(function, card, functions):
+            size = sum(max(0, functions.number(card.address, path) or 0) for path in paths)
+            if size:
                 return {"memory_mib": size >> 20}
         return {}
+
+
+def _memory(
+    function: pci.Function, card: pci.Function, functions: pci.Snapshot
+) -> Iterator[Sequence[str]]:
+    """The files of the card with a function's memory, of one way to show it after another."""
+    shown = [f"drm/{name}/" for name in functions.names(card.address, "drm")]
+    if function.pf is None:
+        yield from ([f"{each}lmem_total_bytes"] for each in ("", *shown))
+        tiles = [each for each in functions.names(card.address, "") if _TILE.fullmatch(each)]
+        for folder in ("", "memory/"):
+            yield [f"{each}/{folder}physical_vram_size_bytes" for each in tiles]
+    elif function.address in card.vfs:
+        part = f"vf{card.vfs.index(function.address) + 1}"
+        for each in shown:
+            for folder in (f"{each}iov/{part}/", f"{each}prelim_iov/{part}/"):
+                yield [f"{folder}gt/lmem_quota"]
+                yield [f"{folder}gt{number}/lmem_quota" for number in (0, 1)]
+        yield [f"/sys/kernel/debug/dri/{card.address}/gt0/{part}/lmem_quota"]
 
 
 def _is_in_processor(function: pci.Function) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cyborg.drivers import pci
+from cyborg.drivers.pci import faults, sysfs
 
 #: Generations by the ids of their functions.
 _GENERATIONS = {
@@ -16,6 +17,8 @@ _GENERATIONS = {
     "1060": "GAUDI3",
 }
 _DRIVER = "habanalabs"
+#: Where the driver's devices are before there was a class of accelerators.
+_FORMER = "/sys/class/habanalabs"
 _BROKEN = ("malfunction", "disabled")
 #: Of older kernels too; they differ in blanks and in the upper case.
 _STATES = (
@@ -48,11 +51,26 @@ class HabanaDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot
     ) -> Mapping[str, str | int | None]:
         """Facts that the host's driver habanalabs shows."""
-        return {"firmware": functions.text(function.address, "armcp_ver")}
+        places = _places(function, functions)
+        shown = (functions.text(function.address, f"{each}armcp_ver") for each in places)
+        return {"firmware": next(filter(None, shown), None)}
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """The host's driver has given the processor up."""
         if function.driver != _DRIVER:
             return None
-        status = functions.required_state(function.address, "status", _STATES)
-        return f"Gaudi {function.address} is in status {status}" if status in _BROKEN else None
+        for place in _places(function, functions):
+            if functions.if_there(function.address, f"{place}status") is not None:
+                status = functions.required_state(function.address, f"{place}status", _STATES)
+                is_broken = status in _BROKEN
+                return f"Gaudi {function.address} is in status {status}" if is_broken else None
+        return None
+
+
+def _places(function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
+    """Where releases of the driver show a processor's files: at it, or at its device of a class."""
+    yield ""
+    yield from (f"accel/{name}/" for name in functions.names(function.address, "accel"))
+    for name in sysfs.listing(_FORMER):
+        if faults.function_of_node(name) == function.address:
+            yield f"{_FORMER}/{name}/"

@@ -272,7 +272,8 @@ def _removals(root: str, path: str) -> set[str]:
     if path.endswith("/reset_method"):
         # Words that we do not know are methods that we do not use.
         return set(WAYS) - {"unreadable"}
-    if path.endswith("/heartbeat/status"):
+    if path.endswith("/status"):
+        # Not every release of a driver has it.
         return {"gone", *_ABSENT}
     # Not every function has these files, and virtual machines show empty ones of links.
     optional = {"missing", "dangling", "empty"} if _OPTIONAL.search(path) else set()

@@ -148,6 +148,31 @@ class TestHabana(contract.SimulatedDriverContract):
             f"Gaudi {address} is in status malfunction",
         ]
 
+    @pytest.mark.parametrize("place", ["accel", "class"])
+    def test_files_of_other_releases_are_at_the_device_of_a_class(self, changeable, place):
+        address = changeable.card("gaudi3")
+        function = changeable.path(address)
+        former = "devices/virtual/habanalabs/hl2"
+        changeable.files.put(f"{former}/pci_addr", address)
+        changeable.files.link("class/habanalabs/hl2", former)
+        (device,) = changeable.files.names(f"{function}/accel")
+        at = former if place == "class" else f"{function}/accel/{device}"
+        for name, text in (("status", "Malfunction"), ("armcp_ver", "1.9")):
+            changeable.files.unlink(f"{function}/{name}")
+            changeable.files.put(f"{at}/{name}", text)
+
+        last = found(changeable, "habana_driver")["habana_driver"][2]
+
+        assert last.unhealthy == f"Gaudi {address} is in status malfunction"
+        assert last.deployables[0].attributes["firmware"] == "1.9"
+
+    def test_a_release_that_shows_no_status_is_healthy(self, changeable):
+        changeable.files.unlink(f"{changeable.path(changeable.card('gaudi3'))}/status")
+
+        last = found(changeable, "habana_driver")["habana_driver"][2]
+
+        assert (last.unhealthy, last.health_unknown) == (None, False)
+
 
 class TestIntelGpu(contract.SimulatedDriverContract):
     entry_point = "intel_gpu_driver"
@@ -164,6 +189,39 @@ class TestIntelGpu(contract.SimulatedDriverContract):
         assert first.attributes["memory_mib"] == 14548
         assert "memory_mib" not in {*shared.attributes, *arc.attributes}
         assert "CUSTOM_INTEL_GPU_56C0" in shared.traits
+
+    @pytest.mark.parametrize(
+        "paths",
+        [
+            ["lmem_total_bytes"],
+            ["tile0/physical_vram_size_bytes"],
+            ["tile0/memory/physical_vram_size_bytes", "tile1/memory/physical_vram_size_bytes"],
+        ],
+    )
+    def test_memory_of_a_card_is_told_under_every_name(self, changeable, paths):
+        arc = changeable.card("arc-pro")
+        for path in paths:
+            changeable.files.put(f"{changeable.path(arc)}/{path}", str((16 << 30) // len(paths)))
+
+        last = found(changeable, "intel_gpu_driver")["intel_gpu_driver"][2]
+
+        assert last.deployables[0].attributes["memory_mib"] == 16384
+
+    @pytest.mark.parametrize(
+        "folder", ["iov/vf2/gt", "iov/vf2/gt0", "prelim_iov/vf2/gt0", "debugfs"]
+    )
+    def test_memory_of_a_part_is_its_quota(self, changeable, folder):
+        devices = found(changeable, "intel_gpu_driver")["intel_gpu_driver"]
+        card = pci.join(devices[1].control_path.cpid_info)
+        (name,) = changeable.files.names(f"{changeable.path(card)}/drm")
+        at = f"{changeable.path(card)}/drm/{name}/{folder}"
+        if folder == "debugfs":
+            at = f"kernel/debug/dri/{card}/gt0/vf2"
+        changeable.files.put(f"{at}/lmem_quota", str(4 << 30))
+
+        parts = found(changeable, "intel_gpu_driver")["intel_gpu_driver"][1].deployables
+
+        assert [part.attributes.get("memory_mib") for part in parts] == [None, 4096, None]
 
 
 class TestDsa(contract.SimulatedDriverContract):
