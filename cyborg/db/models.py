@@ -167,6 +167,8 @@ class Device(Base):
     model: orm.Mapped[str] = orm.mapped_column(string(255))
     std_board_info: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
     vendor_board_info: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
+    #: The serial that tells its card from others, as it was shown last; null if none ever was.
+    identity: orm.Mapped[str | None] = orm.mapped_column(LongText, default=None)
     #: :data:`ENABLED` or :data:`MAINTAINING`.
     status: orm.Mapped[str] = orm.mapped_column(string(30), default=ENABLED)
     #: Why an administrator has disabled it, if that was said.

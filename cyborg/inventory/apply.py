@@ -17,7 +17,7 @@ from cyborg.common import reasons
 from cyborg.common.reasons import Reason
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.inventory import attributes
+from cyborg.inventory import attributes, identities, moves
 from cyborg.inventory.diff import KeptDevice, NewDevice, Plan, handle_key, path_key
 from cyborg.notifications import notices
 from cyborg.placement import adoption
@@ -38,9 +38,10 @@ def apply(
     session: orm.Session,
     host_id: int,
     plan: Plan,
+    known: Iterable[models.Device],
     reported: Mapping[str, Set[tuple[str, str]]],
 ) -> list[models.Device]:
-    """Carry the plan out, and return the rows of new devices.
+    """Carry the plan out, and return the rows of new devices. ``known`` are all of the host.
 
     ``reported`` are the keys of all handles that each deployable was reported with, by its name;
     the plan lacks those that are held as part of another one.
@@ -50,6 +51,7 @@ def apply(
 
     :raises RestartTransaction: a bind to a handle that is gone has ended since the rows were read
     """
+    moves.carry_out(session, plan)
     for device in plan.gone:
         device.missing = True
     gone = [*(dep for row in plan.gone for dep in row.deployables), *plan.gone_deployables]
@@ -58,27 +60,19 @@ def apply(
         row.missing = True
         row.num_accelerators = 0
     for kept in plan.kept:
-        _set(kept.row, _device_columns(kept.driver, kept.device), missing=False)
+        _set(kept.row, _device_columns(kept.driver, kept.device, kept.row), missing=False)
         path = kept.row.control_path
         path.cpid_type, path.cpid_info = path_key(kept.device.control_path)
-    known = [handle for row, *_ in plan.kept_deployables for handle in row.attach_handles]
-    away = [handle for handle in known if handle.missing]
+    handles = (each for row, *_ in plan.kept_deployables for each in row.attach_handles)
+    away = [handle for handle in handles if handle.missing]
     for row, kept, deployable in plan.kept_deployables:
         lost += _update_deployable(session, row, kept, deployable)
     for handle in lost:
         handle.missing = True
-    renamed = []
-    added: list[tuple[models.Deployable, base.Deployable]] = []
-    for kept, deployable in plan.new_deployables:
-        parts = kept.row.deployables
-        if len(kept.device.deployables) > 1:
-            # Which of them it is, only what guests have of it can tell.
-            its = reported[deployable.name]
-            parts = [part for part in parts if _has_any(part, its)]
-        renamed.append(_deployable(kept.driver, deployable, reports.find_former(parts)))
-        kept.row.deployables.append(renamed[-1])
-        added.append((renamed[-1], deployable))
-    new = [_device(host_id, each) for each in plan.new]
+    uuids = _provider_uuids(known, plan.new_names())
+    added = _add_deployables(plan, uuids, reported)
+    renamed = [row for row, _ in added]
+    new = [_device(host_id, each, uuids) for each in plan.new]
     for device_row, each in zip(new, plan.new, strict=True):
         added += zip(device_row.deployables, each.device.deployables, strict=True)
     session.add_all(new)
@@ -96,6 +90,22 @@ def apply(
     return new
 
 
+def _add_deployables(
+    plan: Plan, uuids: Mapping[str, str], reported: Mapping[str, Set[tuple[str, str]]]
+) -> list[tuple[models.Deployable, base.Deployable]]:
+    added = []
+    for kept, deployable in plan.new_deployables:
+        parts = kept.row.deployables
+        if len(kept.device.deployables) > 1:
+            # Which of them it is, only what guests have of it can tell.
+            its = reported[deployable.name]
+            parts = [part for part in parts if _has_any(part, its)]
+        row = _deployable(kept.driver, deployable, uuids, reports.find_former(parts))
+        kept.row.deployables.append(row)
+        added.append((row, deployable))
+    return added
+
+
 def is_incomplete(plan: Plan) -> bool:
     """Whether something must be changed later; asked after the plan was applied.
 
@@ -111,8 +121,15 @@ def is_incomplete(plan: Plan) -> bool:
 
 
 def provider_uuid(deployable_name: str) -> str:
-    """The uuid of a deployable's resource provider: always the same for the same name."""
+    """The uuid of a deployable's resource provider, which it keeps if its card moves."""
     return str(uuid.uuid3(uuid.NAMESPACE_DNS, deployable_name))
+
+
+def _provider_uuids(known: Iterable[models.Device], names: Iterable[str]) -> dict[str, str]:
+    """The uuids of new providers by name: one of their own where a card has taken theirs along."""
+    taken = {part.rp_uuid for row in known for part in row.deployables}
+    uuids = {name: provider_uuid(name) for name in names}
+    return {name: models.new_uuid() if rp in taken else rp for name, rp in uuids.items()}
 
 
 def _set(row: models.Base, columns: dict[str, Any], **more: Any) -> None:
@@ -120,7 +137,9 @@ def _set(row: models.Base, columns: dict[str, Any], **more: Any) -> None:
         setattr(row, name, value)
 
 
-def _device_columns(driver: str, device: base.Device) -> dict[str, Any]:
+def _device_columns(
+    driver: str, device: base.Device, row: models.Device | None = None
+) -> dict[str, Any]:
     return {
         "driver": driver,
         "type": device.type,
@@ -129,16 +148,17 @@ def _device_columns(driver: str, device: base.Device) -> dict[str, Any]:
         "std_board_info": device.std_board_info,
         "vendor_board_info": device.vendor_board_info,
         "unhealthy": device.unhealthy,
+        "identity": identities.serial_to_keep(row, device),
     }
 
 
-def _device(host_id: int, new: NewDevice) -> models.Device:
+def _device(host_id: int, new: NewDevice, uuids: Mapping[str, str]) -> models.Device:
     cpid_type, cpid_info = path_key(new.device.control_path)
     return models.Device(
         host_id=host_id,
         **_device_columns(new.driver, new.device),
         control_path=models.ControlPath(host_id=host_id, cpid_type=cpid_type, cpid_info=cpid_info),
-        deployables=[_deployable(new.driver, each) for each in new.device.deployables],
+        deployables=[_deployable(new.driver, each, uuids) for each in new.device.deployables],
     )
 
 
@@ -156,11 +176,14 @@ def _deployable_columns(
 
 
 def _deployable(
-    driver: str, deployable: base.Deployable, former: models.Deployable | None = None
+    driver: str,
+    deployable: base.Deployable,
+    uuids: Mapping[str, str],
+    former: models.Deployable | None = None,
 ) -> models.Deployable:
     row = models.Deployable(
         name=deployable.name,
-        rp_uuid=provider_uuid(deployable.name),
+        rp_uuid=uuids[deployable.name],
         # Said, so that to find none later is no change.
         parent_id=None,
         root_id=None,

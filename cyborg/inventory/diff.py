@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from cyborg.common.reasons import is_news
 from cyborg.db import models
 from cyborg.drivers import base
+from cyborg.inventory import identities
 from cyborg.notifications import notices
 
 #: The devices that each driver reports, by the driver's name.
@@ -36,6 +37,8 @@ class KeptDevice:
     row: models.Device
     driver: str
     device: base.Device
+    #: Whether it is known by its serial, and elsewhere than it was.
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,22 @@ class Plan:
     new_deployables: tuple[tuple[KeptDevice, base.Deployable], ...] = ()
     kept_deployables: tuple[tuple[models.Deployable, KeptDevice, base.Deployable], ...] = ()
     gone_deployables: tuple[models.Deployable, ...] = ()
+
+    @property
+    def moved(self) -> tuple[KeptDevice, ...]:
+        """Cards that are at another address than before."""
+        return tuple(kept for kept in self.kept if kept.moved)
+
+    def displaced(self) -> tuple[models.Device, ...]:
+        """Those that are gone and have an address or a name that another card has now."""
+        comers = [*(new.device for new in self.new), *(kept.device for kept in self.moved)]
+        taken = {path_key(device.control_path) for device in comers}
+        names = {part.name for device in comers for part in device.deployables}
+        return tuple(
+            row
+            for row in self.gone
+            if _row_key(row) in taken or not names.isdisjoint(part.name for part in row.deployables)
+        )
 
     def summary(self) -> str:
         """The numbers of devices, for the log."""
@@ -95,6 +114,8 @@ class Plan:
         for kept in self.kept:
             if kept.row.missing:
                 yield notices.DEVICE_FOUND, kept.row
+            elif kept.moved:
+                yield notices.DEVICE_MOVED, kept.row
             unhealthy = kept.device.unhealthy
             if is_news(kept.row.unhealthy, unhealthy):
                 is_ill = unhealthy is not None
@@ -150,31 +171,48 @@ def diff(
 ) -> Plan:
     """Match the rows of a host with its report.
 
-    A device is the same if its control path is the same, or else if one of its deployables has
+    A device is the same if its card shows the same serial, see :mod:`.identities`; or else, unless
+    it is certainly another card, if its control path is the same, or one of its deployables has
     the same name. Frozen devices are not updated and do not count as gone, and no other driver
     that reports them now takes them over. Nor does any driver change those whose ids are in
     ``unread``.
     """
-    rows = {(row.control_path.cpid_type, row.control_path.cpid_info): row for row in known}
+    rows = {_row_key(row): row for row in known}
     by_name = {dep.name: row for row in known for dep in row.deployables}
+    found = list(_each(reported))
+    followed = identities.followed(known, [device for _, device in found])
+    same_card = {row.id for row in followed.values()}
     new: list[NewDevice] = []
     kept: list[KeptDevice] = []
     matched: set[int] = set()
     unmatched: list[tuple[str, base.Device]] = []
-    for driver, device in _each(reported):
-        row = rows.get(path_key(device.control_path))
-        if row is None or row.id in matched:
-            unmatched.append((driver, device))
-        elif row.id not in unread and (row.id not in frozen or row.driver == driver):
+
+    def is_it(row: models.Device | None, device: base.Device) -> bool:
+        """Whether the device may be that of the row."""
+        if row is None or row.id in matched | same_card:
+            return False
+        return row.id in frozen | unread or not identities.is_other(row, device)
+
+    def keep(row: models.Device, driver: str, device: base.Device) -> None:
+        if row.id not in unread and (row.id not in frozen or row.driver == driver):
             matched.add(row.id)
-            kept.append(_kept(row, driver, device))
+            kept.append(_kept(row, driver, device, by_serial=row.id in same_card))
+
+    for number, (driver, device) in enumerate(found):
+        row = rows.get(path_key(device.control_path))
+        if number in followed:
+            keep(followed[number], driver, device)
+        elif row is not None and is_it(row, device):
+            keep(row, driver, device)
+        else:
+            unmatched.append((driver, device))
     for driver, device in unmatched:
         row = next((by_name[dep.name] for dep in device.deployables if dep.name in by_name), None)
-        if row is None or row.id in matched:
+        if row is not None and is_it(row, device):
+            keep(row, driver, device)
+        else:
             new.append(NewDevice(driver=driver, device=device))
-        elif row.id not in unread and (row.id not in frozen or row.driver == driver):
-            matched.add(row.id)
-            kept.append(_kept(row, driver, device))
+    kept = _without_stuck(known, kept, matched | frozen | unread)
     gone = (row for row in known if row.id not in matched | frozen | unread)
     return _with_deployables(Plan(new=tuple(new), kept=tuple(kept), gone=tuple(gone)))
 
@@ -198,10 +236,36 @@ def handle_keys(reported: Reported) -> dict[str, frozenset[_Key]]:
     }
 
 
-def _kept(row: models.Device, driver: str, device: base.Device) -> KeptDevice:
+def _row_key(row: models.Device) -> _Key:
+    return row.control_path.cpid_type, row.control_path.cpid_info
+
+
+def _kept(
+    row: models.Device, driver: str, device: base.Device, *, by_serial: bool
+) -> KeptDevice:
     if device.health_unknown:
         device = replace(device, unhealthy=row.unhealthy)
-    return KeptDevice(row=row, driver=driver, device=device)
+    moved = by_serial and _row_key(row) != path_key(device.control_path)
+    return KeptDevice(row=row, driver=driver, device=device, moved=moved)
+
+
+def _without_stuck(
+    known: Iterable[models.Device], kept: Sequence[KeptDevice], here: Set[int]
+) -> list[KeptDevice]:
+    """Without cards that have moved, if one has come to where another may still be.
+
+    They stay as they were until that is known. ``here`` are the ids of rows that are not gone.
+    """
+    moved = {each.row.id: each.device for each in kept if each.moved}
+    staying = [row for row in known if row.id in here - moved.keys()]
+    taken = {_row_key(row) for row in staying}
+    names = {part.name for row in staying for part in row.deployables}
+    is_stuck = any(
+        path_key(device.control_path) in taken
+        or not names.isdisjoint(part.name for part in device.deployables)
+        for device in moved.values()
+    )
+    return [each for each in kept if not (each.moved and is_stuck)]
 
 
 def _each(reported: Reported) -> Iterator[tuple[str, base.Device]]:
@@ -216,6 +280,10 @@ def _with_deployables(plan: Plan) -> Plan:
     gone: list[models.Deployable] = []
     for kept in plan.kept:
         rows = {row.name: row for row in kept.row.deployables}
+        if kept.moved:
+            old = identities.at_home(kept.row.control_path.cpid_info)
+            place = kept.device.control_path.cpid_info
+            rows = {identities.name_at(name, old, place): row for name, row in rows.items()}
         for deployable in kept.device.deployables:
             row = rows.pop(deployable.name, None)
             if row is None:

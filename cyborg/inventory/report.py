@@ -204,7 +204,7 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         plan = diff.without(plan, _taken_names(session, host, plan, errors))
         healths, events = plan.health_changes(), list(plan.events())
         try:
-            new = apply.apply(session, host.id, plan, handles)
+            new = apply.apply(session, host.id, plan, known, handles)
             work.want(session, work.PLACEMENT, [host.name])
             deleted = missing.discard(session, host.id) if known else frozenset()
             if _is_held_at_old_place(session, host.id, moved, before):
@@ -373,11 +373,13 @@ def _taken_names(
         sentence = f"deployable {name} is left out: {reason}"
         LOG.error("Host %s: %s", host.name, sentence)
         errors[new[name]] = sentence
+    # These are called otherwise when the plan is carried out.
+    leaving = [row.id for row in (*plan.displaced(), *(kept.row for kept in plan.moved))]
     query = (
         sa.select(models.Deployable.name, models.Host.name)
         .join(models.Device, models.Device.id == models.Deployable.device_id)
         .join(models.Host, models.Host.id == models.Device.host_id)
-        .where(models.Deployable.name.in_(new))
+        .where(models.Deployable.name.in_(new), models.Device.id.not_in(leaving))
     )
     taken: dict[str, str] = dict(list(session.execute(query)))
     for name, other in taken.items():

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field, replace
 
@@ -185,19 +185,29 @@ class _Run:
         #: What new providers are still to offer; None if each does at once.
         self._offers: list[tree.SetInventories] | None = None
 
-    def apply(self, steps: Iterable[tree.Step]) -> _Outcome:
+    def apply(self, steps: Sequence[tree.Step]) -> _Outcome:
         """Take the steps: those of one provider in order, and after those of its parent."""
         groups = [list(group) for _, group in itertools.groupby(steps, key=lambda s: s.uuid)]
         deleting = [group for group in groups if isinstance(group[0], tree.Delete)]
         changing = {group[0].uuid: group for group in groups if group not in deleting}
         made = sum(isinstance(group[0], tree.Create) for group in changing.values())
         self._offers = [] if made >= _MANY else None
+        for step in [step for step in steps if isinstance(step, tree.Create | tree.Place)]:
+            self._free_name(step)
         for wave in self._waves(changing):
             self._take_groups(wave)
         self._offer()
         for group in deleting:
             self._take_group(group)
         return self.outcome
+
+    def _free_name(self, step: tree.Create | tree.Place) -> None:
+        """Call another provider of ours by its uuid that has the name: cards may change places."""
+        for found in list(self._seen.values()):
+            if found.name == step.name and found.uuid != step.uuid:
+                self._try(tree.Place(
+                    uuid=found.uuid, name=found.uuid, parent_uuid=found.parent_uuid
+                ))
 
     def _waves(self, groups: Mapping[str, list[tree.Step]]) -> list[list[list[tree.Step]]]:
         """The groups of steps, those of children behind those of their parents."""
@@ -312,7 +322,7 @@ class _Run:
                 # Placement does not count this as a change, so the generation stays.
                 found = self._seen[step.uuid]
                 self._seen[step.uuid] = replace(found, name=step.name, parent_uuid=step.parent_uuid)
-                LOG.info("Gave provider %s its name and parent back: %s", step.uuid, step.name)
+                LOG.info("Gave provider %s its name and parent: %s", step.uuid, step.name)
             case tree.SetTraits():
                 found = self._seen[step.uuid]
                 generation = self._api.set_traits(step.uuid, step.traits, found.generation)

@@ -20,7 +20,7 @@ from cyborg.handles import giving_up, release
 from cyborg.hosts import draining, flags, removal
 from cyborg.policy import context
 from cyborg.programming import cancellation, operations, program
-from cyborg.tests import boots, engine, hosts, listening
+from cyborg.tests import boots, engine, hosts, listening, moving
 from cyborg.tests.fpgas import AES, pool_spec
 from cyborg.tests.listening import Heard
 from cyborg.tests.service import until
@@ -41,6 +41,8 @@ def shape(document: Any) -> Any:
 
 def cause_everything(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
     """Make each event happen."""
+    for bus in ("41", "42"):
+        hosts.apply(moving.card(bus, "S1"))
     card = hosts.deployable(boots.NAME, range(2))
     hosts.apply(hosts.device("a", card))
     first, second, failed = boots.arqs(ctx, 3)

@@ -168,7 +168,7 @@ def _create_devices() -> None:
         _text(100, "driver"),
         _text(30, "type", "status"),
         _text(255, "vendor", "model"),
-        _long("std_board_info", "vendor_board_info", null=True),
+        _long("std_board_info", "vendor_board_info", "identity", null=True),
         _long("disabled_reason", "taint_reason", "unhealthy", null=True),
         _flag("tainted", default=sa.false()),
         _flag("missing"),

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which reported card is which known one, by what tells cards apart; pure, like :mod:`.diff`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from cyborg.db import models
+from cyborg.drivers import base, identity, value_checks
+
+#: What the keys in an info begin with that name no place any more, as another card is there.
+_WAS = "was_"
+_PLACE = ("domain", "bus", "device", "function")
+
+
+def of_row(row: models.Device) -> identity.Identity:
+    """What is known of a card: its serial as it was shown last."""
+    shown = [getattr(row, "identity", None)]
+    if shown == [None]:
+        attributes = (each for part in row.deployables for each in part.attributes)
+        shown = [each.value for each in attributes if each.key == identity.SERIAL_KEY]
+    return identity.of(shown, row.vendor, row.std_board_info)
+
+
+def of_device(device: base.Device) -> identity.Identity:
+    """What a report says of a card."""
+    shown = (part.attributes.get(identity.SERIAL_KEY) for part in device.deployables)
+    return identity.of(shown, device.vendor, device.std_board_info)
+
+
+def serial_to_keep(row: models.Device | None, device: base.Device) -> str | None:
+    """The serial of a card, also while a guest has it and only that of PCI is shown, or none."""
+    now = of_device(device)
+    was = of_row(row).serial if row is not None else None
+    return was if was and (now.serial is None or now.is_of_pci) else now.serial
+
+
+def is_other(row: models.Device, device: base.Device) -> bool:
+    """Whether a reported card at the place of a known one is certainly another.
+
+    What is programmed may have another product id afterwards, and a part of a card has its own.
+    """
+    place = json.loads(row.control_path.cpid_info)
+    if not place.keys() >= set(_PLACE):
+        return False
+    was, now = of_row(row), of_device(device)
+    programs = any(getattr(part, "program_mode", None) for part in row.deployables)
+    is_same_place = place == dict(device.control_path.cpid_info) and not device.being_written
+    is_product = is_same_place and not programs and was.has_other_product(now)
+    return is_product or was.has_other_serial(now)
+
+
+_Card = tuple[str, str | None, str, str]
+
+
+def followed(
+    known: Sequence[models.Device], devices: Sequence[base.Device]
+) -> dict[int, models.Device]:
+    """The rows of reported cards that are known by their serial, by the cards' numbers.
+
+    The functions of a card may all show its serial. If several cards have the same, as where a
+    vendor gives it to all, it tells nothing.
+    """
+    rows = _unique((of_row(row), at_home(row.control_path.cpid_info)) for row in known)
+    shown = _unique((of_device(each), each.control_path.cpid_info) for each in devices)
+    return {number: known[rows[card]] for card, number in shown.items() if card in rows}
+
+
+def _unique(cards: Iterable[tuple[identity.Identity, Mapping[str, str]]]) -> dict[_Card, int]:
+    found = [
+        (card.serial, card.product, info["device"], info["function"])
+        if card.serial and info.keys() >= set(_PLACE)
+        else None
+        for card, info in cards
+    ]
+    counts = Counter(found)
+    return {card: n for n, card in enumerate(found) if card is not None and counts[card] == 1}
+
+
+def at_home(info: str) -> dict[str, str]:
+    """An info with the place that it had before another card came there."""
+    return {key.removeprefix(_WAS): value for key, value in json.loads(info).items()}
+
+
+def displaced(info: str) -> str:
+    """An info without a place: nobody must take what is there now for the card."""
+    return base.canonical_json({_WAS + key: value for key, value in at_home(info).items()})
+
+
+def moved(info: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """An info of a function of a card that was on the bus of ``old`` and is on that of ``new``."""
+    parts = at_home(info)
+    if all(parts.get(key) == old[key] for key in ("domain", "bus")):
+        parts |= {"domain": new["domain"], "bus": new["bus"]}
+    return base.canonical_json(parts)
+
+
+def displaced_name(name: str, uuid: str) -> str:
+    """A name for a deployable of such a card, which leaves the name to the card that came."""
+    return f"{name[: value_checks.NAME_MAX - 1 - len(uuid)]}#{uuid}"
+
+
+def name_at(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """The name that a deployable of such a card has now."""
+    before, after = (f"_{at['domain']}:{at['bus']}:" for at in (old, new))
+    return name.partition("#")[0].replace(before, after)

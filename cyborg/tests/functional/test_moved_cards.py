@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A card is known by its serial, wherever firmware puts it; its guests never get another one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import db
+from cyborg.arqs import service as arqs
+from cyborg.db import models
+from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
+from cyborg.tests import hosts, listening
+from cyborg.tests.moving import card, hold, place, rows
+from cyborg.tests.placement_server import PlacementServer
+from cyborg.tests.service import until
+
+pytestmark = pytest.mark.usefixtures("database")
+
+every_database = pytest.mark.every_database
+
+
+def shown(ctx: context.RequestContext) -> dict[str, dict[str, str]]:
+    """What Nova reads of the cards of each instance."""
+    found = arqs.list_arqs(ctx)
+    return {str(arq.instance_uuid): json.loads(arq.attach_info or "{}") for arq in found}
+
+
+@every_database
+@pytest.mark.parametrize(
+    "now",
+    [
+        *itertools.permutations(("41", "42", "43")),
+        ("42", "43", "44"),
+        ("44", "41", "42"),
+        ("41", "42", "44"),
+    ],
+    ids=" ".join,
+)
+def test_cards_change_places_and_stay_themselves(now: tuple[str, ...]) -> None:
+    serials = ("S1", "S2", "S3")
+    before = ("41", "42", "43")
+    hosts.apply(*map(card, before, serials))
+    hold("S1")
+    had = rows()
+
+    hosts.apply(*map(card, now, serials))
+
+    found = rows()
+    for serial, bus in zip(serials, now, strict=True):
+        assert found[serial] == had[serial]._replace(
+            name=f"host-1_0000:{bus}:00.0", path=f"0000:{bus}:00.0", info=place(bus)
+        )
+
+
+def test_providers_in_placement_follow_their_cards(placement: PlacementServer, root: str) -> None:
+    serials = ("S1", "S2", "S3")
+    hosts.apply(*map(card, ("41", "42", "43"), serials))
+    placement.sync()
+    guest = hold("S1")
+    placement.allocate(guest, rows()["S1"].provider, PGPU=1)
+
+    hosts.apply(*map(card, ("42", "43", "41"), serials), card("44", "S4"))
+    placement.sync()
+
+    below = placement.below(hosts.ROOT)
+    assert {uuid: each.name for uuid, each in below.items()} == {
+        each.provider: each.name for each in rows().values()
+    }
+    assert placement.find("host-1_0000:42:00.0") == provider_uuid("host-1_0000:41:00.0")
+    placement.assert_right("host-1")
+
+
+@pytest.mark.parametrize("comer", [("S9", "740f"), ("S9", "73a3"), (None, "73a3")])
+@every_database
+def test_another_card_at_the_address_of_a_guests_is_another_device(
+    comer: tuple[str | None, str], ctx: context.RequestContext
+) -> None:
+    hosts.apply(card("41", "S1"))
+    guest = hold("S1")
+
+    hosts.apply(card("41", *comer))
+
+    found = rows()
+    assert set(found) == {"S1", comer[0]}
+    assert (found["S1"].missing, found[comer[0]].missing) == (True, False)
+    assert found["S1"].provider != found[comer[0]].provider
+    assert found[comer[0]].name == "host-1_0000:41:00.0"
+    # Nova finds no address, and so fails.
+    assert shown(ctx)[guest] == {f"was_{key}": value for key, value in place("41").items()}
+
+    hosts.apply(card("41", *comer), card("45", "S1"))
+
+    assert not rows()["S1"].missing
+    assert rows()["S1"].name == "host-1_0000:45:00.0"
+    assert shown(ctx)[guest] == place("45")
+
+
+def test_a_shift_with_a_new_card_in_front() -> None:
+    """The last card that was known is at an address that nobody had; the first is new."""
+    hosts.apply(card("41", "S1"), card("42", "S2"))
+    had = rows()
+
+    hosts.apply(card("41", "S9", "73a3"), card("42", "S1"), card("43", "S2"))
+
+    found = rows()
+    assert {each: found[each].path[5:7] for each in ("S9", "S1", "S2")} == {
+        "S9": "41",
+        "S1": "42",
+        "S2": "43",
+    }
+    assert (found["S1"].provider, found["S2"].provider) == (had["S1"].provider, had["S2"].provider)
+    assert found["S9"].provider not in {had["S1"].provider, had["S2"].provider}
+
+
+def test_a_serial_that_several_cards_show_tells_nothing() -> None:
+    hosts.apply(card("41", "SAME"), card("42", "SAME"))
+    with db.reader() as session:
+        before = set(session.scalars(sa.select(models.Device.uuid)))
+
+    hosts.apply(card("42", "SAME"), card("41", "SAME"))
+
+    with db.reader() as session:
+        assert set(session.scalars(sa.select(models.Device.uuid))) == before
+
+
+@pytest.mark.parametrize("junk", ["0000000000000000", "N/A", "Unknown", "ff-ff-ff-ff"])
+def test_what_is_no_serial_is_taken_for_none(junk: str) -> None:
+    hosts.apply(card("41", junk))
+    assert set(rows()) == {None}
+
+
+def test_a_serial_that_a_guest_hides_is_not_forgotten() -> None:
+    """With vfio-pci the vendor's files are not there; the kernel may show the serial of PCI."""
+    hosts.apply(card("41", "S1"), card("42", "S2"))
+    of_pci = "00-80-ee-00-00-00-41-80"
+    hosts.apply(card("41", None), card("42", of_pci))
+    assert set(rows()) == {"S1", "S2"}
+
+    hosts.apply(card("42", "S1"), card("41", "S2"))
+
+    assert {each: rows()[each].path[5:7] for each in rows()} == {"S1": "42", "S2": "41"}
+
+
+def test_a_card_does_not_come_to_where_nothing_is_known_now() -> None:
+    """The driver of the other card fails, so that may still be where it was."""
+    one, two = card("41", "S1"), card("42", "S2")
+    hosts.apply(by_driver={"a": [one], "b": [two]})
+    had = rows()
+
+    hosts.apply(by_driver={"a": [card("42", "S1")]}, errors={"b": "It hangs."})
+    assert rows() == had
+
+    hosts.apply(by_driver={"a": [card("42", "S1")], "b": [card("41", "S2")]})
+    assert {each: rows()[each].path[5:7] for each in rows()} == {"S1": "42", "S2": "41"}
+
+
+def test_that_a_card_has_moved_is_told(conf: cfg.ConfigOpts) -> None:
+    with listening.ear(conf, "memory") as ear:
+        hosts.apply(card("41", "S1"))
+        hosts.apply(card("42", "S1"))
+        listening.send(conf)
+        until(lambda: len(ear.heard) == 2)
+    assert {(one.priority, one.event) for one in ear.heard} == {
+        ("INFO", "device.create.end"),
+        ("WARN", "device.moved"),
+    }
