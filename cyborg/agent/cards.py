@@ -8,8 +8,11 @@ driver does it.
 from __future__ import annotations
 
 import contextlib
+import json
+from collections.abc import Mapping
 
-from cyborg.drivers import base, pci
+from cyborg.drivers import base, identity, pci
+from cyborg.drivers.pci import facts
 
 
 def card_of(handle: base.HeldHandle) -> str:
@@ -24,6 +27,39 @@ def card_of(handle: base.HeldHandle) -> str:
         with contextlib.suppress(KeyError):
             return _place(pci.join(info))
     return base.canonical_json([path.cpid_type, dict(path.cpid_info)])
+
+
+def why_other(
+    driver: base.Driver, path: base.ControlPath, expected: Mapping[str, str]
+) -> str | None:
+    """Why nothing may be done to the card at a control path, as it is now; None if it may.
+
+    A disk must show its serial. Others hide theirs from the host while guests have them.
+
+    :raises OSError: that cannot be told
+    """
+    info = path.cpid_info
+    if any(key.startswith(identity.WAS) for key in info):
+        return f"its card is gone, and another one is at its place, {path.place}"
+    if not expected or "function" not in info:
+        return None
+    function = (functions := pci.scan()).get(pci.join(info))
+    if function is None:
+        return None  # The driver says what that means to it.
+    shown = facts.attributes(function, functions)
+    if isinstance(driver, pci.PciDriver):
+        own = driver.attributes(function, functions).items()
+        shown |= {key: value for key, value in own if value}
+    serial = shown.get(identity.SERIAL_KEY)
+    board = json.dumps({"product_id": function.device})
+    now = identity.of([serial], function.vendor, board)
+    was = identity.Identity(expected.get(identity.SERIAL_KEY), expected.get("product"))
+    if was.has_other_product(now) or was.has_other_serial(now):
+        return f"another card is at {path.place}: {now.to_wire()} instead of {dict(expected)}"
+    is_disk = getattr(driver, "type", None) in base.DISKS
+    if is_disk and was.serial is not None and now.serial is None:
+        return f"the disk at {path.place} does not show now that its serial is {was.serial}"
+    return None
 
 
 def _place(address: str) -> str:

@@ -101,6 +101,7 @@ class Endpoint:
                 self._clean(method, handle, asked, received)
                 return None
             with self._locks.held([key]):
+                self._refuse_other_card(asked)
                 method(handle)
                 driver = self._drivers[asked.driver]
                 return driver.access_key(handle) if isinstance(driver, base.Keyed) else None
@@ -133,10 +134,21 @@ class Endpoint:
                 self._refuse_if_held(asked)
             self._cleaning[card] = asked.attach_handle_uuid
             try:
+                self._refuse_other_card(asked)
                 method(handle)
             finally:
                 self._cleaned_at[card] = time.monotonic()
                 del self._cleaning[card]
+
+    def _refuse_other_card(
+        self,
+        step: rpc.HostStep | rpc.ProgramStep,
+        failed: Callable[[str], Exception] = rpc.HostStepFailed,
+    ) -> None:
+        path = base.ControlPath(cpid_type=step.cpid_type, cpid_info=step.cpid_info)
+        why = cards.why_other(self._drivers[step.driver], path, step.card)
+        if why is not None:
+            raise failed(f"Nothing is done: {why}")
 
     def _refuse_if_held(self, step: rpc.HostStep) -> None:
         """Ask a conductor whether a guest has the handle that was to be cleaned a while ago.
@@ -284,6 +296,7 @@ class Endpoint:
                 self._locks.held([*handles, _device_key(target.control_path)]),
                 contextlib.nullcontext() if step.image_uuid else self.layout_changes,
             ):
+                self._refuse_other_card(step, base.NothingWritten)
                 return self._write(write, step, target)
         except (bitstream_cache.NotNow, base.BeingWritten, base.NotPermitted) as exc:
             # The conductor takes the step as running, and asks again.

@@ -21,6 +21,10 @@ _NO_SERIAL = re.compile(r"(?i)[0fx\W_]*|n/?a|none|null|(unknown|not |default|to 
 _OF_PCI = re.compile(r"(?i)([0-9a-f]{2}-){7}[0-9a-f]{2}")
 
 
+#: What the keys in an info begin with that name no place any more, as another card is there.
+WAS = "was_"
+
+
 class Identity(NamedTuple):
     """What is known of a card; None for what is not."""
 
@@ -38,6 +42,11 @@ class Identity(NamedTuple):
         if self.serial is None or now.serial is None or self.is_of_pci != now.is_of_pci:
             return False
         return self.serial != now.serial
+
+    def to_wire(self, *, product: bool = True) -> dict[str, str]:
+        """What a host must find just before it does something to the card."""
+        said = {SERIAL_KEY: self.serial, "product": self.product if product else None}
+        return {key: value for key, value in said.items() if value is not None}
 
     @property
     def is_of_pci(self) -> bool:

@@ -15,10 +15,14 @@ from typing import Any
 
 from oslo_config import cfg
 
+from cyborg.drivers import identity
+
 LOG = logging.getLogger(__name__)
 
 #: Who looks what an agent would report need not be its user.
 _MODE = 0o644
+#: The kind of the serials of cards by address.
+_CARDS = "cards"
 
 
 class KeptFacts:
@@ -62,6 +66,25 @@ class KeptFacts:
             if kept.get(key) != value:
                 kept[key] = value
                 self._changed = True
+
+    def check(self, address: str, serial: object) -> None:
+        """Forget what is kept by the address or slot of a card if another is there now.
+
+        :raises OSError: as :meth:`get`
+        """
+        now = identity.of([serial], "", None)
+        with self._lock:
+            cards = self._loaded().setdefault(_CARDS, {})
+            was = identity.Identity(cards.get(address))
+            if now.serial is None or was.serial == now.serial or (was.serial and now.is_of_pci):
+                return
+            if was.has_other_serial(now):
+                of_card = (address, address.rpartition(".")[0])
+                for facts in self._loaded().values():
+                    for key in [key for key in facts if key.partition(" ")[0] in of_card]:
+                        del facts[key]
+            cards[address] = now.serial
+            self._changed = True
 
     def save(self) -> None:
         """Write the file if anything has changed. A failure is logged, and does no other harm."""

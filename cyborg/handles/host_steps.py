@@ -27,7 +27,7 @@ from cyborg import db, history, rpc, work
 from cyborg.common import errors, reasons
 from cyborg.common.reasons import Reason
 from cyborg.db import models
-from cyborg.drivers import base
+from cyborg.drivers import base, identity
 from cyborg.handles import overwriting, release
 from cyborg.notifications import notices
 from cyborg.programming import matching, operations
@@ -124,8 +124,7 @@ def _read(handle_uuid: str) -> _Situation | None:
             arq,
             handle,
             models.Deployable,
-            models.Device.uuid,
-            models.Device.type,
+            models.Device,
             models.ControlPath,
             models.Host.name,
             models.Host.down,
@@ -146,14 +145,14 @@ def _read(handle_uuid: str) -> _Situation | None:
         row = session.execute(query).one_or_none()
     if row is None:
         return None
-    user, held, deployable, device_uuid, kind, path, host, down, started, now_ms = row
+    user, held, deployable, device, path, host, down, started, now_ms = row
     holder = handle_states.who_left(held) if held.is_left else user
     return _Situation(
         arq=holder,
         handle=held,
         deployable=deployable,
-        device_uuid=device_uuid,
-        is_disk=kind in base.DISKS,
+        device_uuid=device.uuid,
+        is_disk=device.type in base.DISKS,
         host=host,
         host_down=down,
         read_at=read_at,
@@ -170,6 +169,10 @@ def _read(handle_uuid: str) -> _Situation | None:
             arq_uuid=holder.uuid,
             consumer_nqn=holder.consumer_nqn,
             in_use=holder.state == models.BOUND,
+            # What is programmed may have another product id by now.
+            card=identity.of(
+                [device.identity], device.vendor, device.std_board_info
+            ).to_wire(product=deployable.program_mode is None),
         ),
     )
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from cyborg.db import models
 from cyborg.drivers import base, identity, value_checks
 
-#: What the keys in an info begin with that name no place any more, as another card is there.
-_WAS = "was_"
 _PLACE = ("domain", "bus", "device", "function")
 
 
@@ -81,12 +79,12 @@ def _unique(cards: Iterable[tuple[identity.Identity, Mapping[str, str]]]) -> dic
 
 def at_home(info: str) -> dict[str, str]:
     """An info with the place that it had before another card came there."""
-    return {key.removeprefix(_WAS): value for key, value in json.loads(info).items()}
+    return {key.removeprefix(identity.WAS): value for key, value in json.loads(info).items()}
 
 
 def displaced(info: str) -> str:
     """An info without a place: nobody must take what is there now for the card."""
-    return base.canonical_json({_WAS + key: value for key, value in at_home(info).items()})
+    return base.canonical_json({identity.WAS + key: value for key, value in at_home(info).items()})
 
 
 def moved(info: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:

@@ -26,7 +26,7 @@ from sqlalchemy import orm
 from cyborg import db, rpc, work
 from cyborg.common import errors
 from cyborg.db import models
-from cyborg.drivers import base
+from cyborg.drivers import base, identity
 from cyborg.peers import clients, glance
 from cyborg.placement import client
 from cyborg.programming import (
@@ -409,6 +409,7 @@ def _step(situation: Situation) -> rpc.ProgramStep:
         write=situation.operation.writes,
         asked_ms=situation.now_ms,
         agent_started=situation.host.report_started,
+        card=identity.Identity(situation.device.identity).to_wire(),
     )
 
 

@@ -271,7 +271,8 @@ class HostStep(_Message):
     report: an agent that started later does not know newer requests. ``arq_uuid`` is the ARQ that
     holds the handle. ``consumer_nqn`` is under which name the consumer's host connects over a
     network, if that is another one. ``in_use`` says that the ARQ is Bound, so the handle is
-    prepared again and its consumer may be using it.
+    prepared again and its consumer may be using it. ``card`` is what tells the device's card from
+    others: nothing is done to another one.
     """
 
     action: str
@@ -286,6 +287,7 @@ class HostStep(_Message):
     arq_uuid: str
     consumer_nqn: str | None = None
     in_use: bool = False
+    card: Mapping[str, str] = field(default_factory=dict)
 
     def handle(self) -> base.HeldHandle:
         """The handle for a driver.
@@ -336,6 +338,7 @@ class ProgramStep(_Message):
     write: int
     asked_ms: int
     agent_started: int
+    card: Mapping[str, str] = field(default_factory=dict)
 
     def target(self) -> base.ProgramTarget:
         """The target for a driver.

@@ -467,11 +467,13 @@ class PciDriver:
             for key, value in self.attributes(function, functions).items()
             if value is not None and value != ""
         }
+        found = facts.attributes(function, functions)
+        self.kept.check(function.address, own.get("serial", found.get("serial")))
         key = (function.address, *ids_of(function))
         product = self._own_product(function, own.get("product"), " ".join(key))
         if product is not None:
             own["product"] = product
-        present = {**facts.attributes(function, functions), **own}
+        present = {**found, **own}
         named = self._named_product(function, functions)
         if named is not None:
             present["product"] = named

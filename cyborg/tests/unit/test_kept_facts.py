@@ -175,3 +175,30 @@ def test_what_cannot_be_read_is_not_taken_for_forgotten(conf, tmp_path):
     path.unlink()
     path.write_text('{"layouts": {"a": 2}}')
     assert kept.get("layouts", "a") == 2
+
+
+@pytest.mark.parametrize(
+    ("comes", "is_kept"),
+    [
+        ("S1", True),
+        ("S2", False),
+        (None, True),
+        ("0000", True),
+        # While a guest has the card, only the serial of PCI may be there.
+        ("00-80-ee-00-00-00-41-80", True),
+    ],
+)
+def test_what_was_kept_of_another_card_is_forgotten(conf, comes, is_kept):
+    facts = {"0000:41:00.0": "layouts", "0000:41:00": "words", "0000:41:00.0 10de 20b5": "product"}
+    kept = kept_facts.KeptFacts(conf, "gpu_devices")
+    kept.check("0000:41:00.0", "S1")
+    for key, kind in facts.items():
+        kept.set(kind, key, 1)
+    kept.set("layouts", "0000:42:00.0", 2)
+    kept.save()
+
+    again = kept_facts.KeptFacts(conf, "gpu_devices")
+    again.check("0000:41:00.0", comes)
+
+    assert {again.get(kind, key) for key, kind in facts.items()} == {1 if is_kept else None}
+    assert again.get("layouts", "0000:42:00.0") == 2
