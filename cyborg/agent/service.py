@@ -154,6 +154,7 @@ class Agent:
             devices=findings.devices,
             unread=tuple(sorted(findings.unread)),
             not_offered=not_offered.count(findings, self._drivers),
+            present=findings.present,
         )
 
     def _log_changes(self, summary: str) -> None:
@@ -201,6 +202,6 @@ class Agent:
 
 def _is_same(one: rpc.HostReport, other: rpc.HostReport | None) -> bool:
     return other is not None and (
-        (one.errors, one.devices, one.unread, one.not_offered)
-        == (other.errors, other.devices, other.unread, other.not_offered)
+        (one.errors, one.devices, one.unread, one.not_offered, one.present)
+        == (other.errors, other.devices, other.unread, other.not_offered, other.present)
     )

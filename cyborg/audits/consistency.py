@@ -219,12 +219,15 @@ def _gone_but_kept() -> Iterator[_Rule]:
     arq, handle, deployable = models.Arq, models.AttachHandle, models.Deployable
     held = sa.exists().where(arq.attach_handle_id == handle.id)
     free = ~sa.or_(held, handle.is_left)
-    query = sa.select(handle.uuid).where(handle.missing.is_(True), free)
+    may_go = models.Device.kept_until_ms.is_(None)
+    query = sa.select(handle.uuid).join(handle.deployable).join(deployable.device)
+    query = query.where(handle.missing.is_(True), free, may_go)
     yield "Attach handle {} has vanished from its host, is free, and is still kept.", query
     handles = sa.exists().where(handle.deployable_id == deployable.id)
     child = orm.aliased(deployable)
     children = sa.exists().where(child.parent_id == deployable.id)
-    empty = sa.select(deployable.name).where(deployable.missing.is_(True), ~handles, ~children)
+    empty = sa.select(deployable.name).join(deployable.device)
+    empty = empty.where(deployable.missing.is_(True), ~handles, ~children, may_go)
     yield "Deployable {} has vanished from its host, holds nothing, and is still kept.", empty
 
 

@@ -30,6 +30,7 @@ class ConductorEndpoint:
                     inventory_report.read(report, self._conf.conductor.max_report_bytes),
                     self._conf.conductor.max_gone_share,
                     self._conf.conductor.max_report_devices,
+                    self._conf.conductor.keep_vanished,
                 )
             except acceptance.Refused:
                 labels["outcome"] = inventory_report.REFUSED

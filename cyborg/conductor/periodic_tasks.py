@@ -18,6 +18,7 @@ from cyborg.allocations import leases
 from cyborg.audits import lost_allocations, orphans
 from cyborg.common import errors
 from cyborg.function_pools import planner
+from cyborg.inventory import missing
 from cyborg.placement import audit
 from cyborg.programming import operations
 
@@ -34,6 +35,7 @@ TASKS: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     leases.forget_failed,
     operations.forget,
     history.forget,
+    missing.forget,
     planner.want_due,
 )
 

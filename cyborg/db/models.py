@@ -178,8 +178,12 @@ class Device(Base):
     taint_reason: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
     #: The fault of the device that its driver reports, so that it is not given out; null if none.
     unhealthy: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
-    #: Gone from the host but kept, since an ARQ holds one of its handles.
+    #: Gone from the host but kept, since an ARQ holds one of its handles, or it has vanished.
     missing: orm.Mapped[bool] = orm.mapped_column(default=False)
+    #: Of a card that vanished: until when its record is kept in any case, by the database's clock.
+    kept_until_ms: orm.Mapped[int | None] = orm.mapped_column(
+        sa.BigInteger, index=True, default=None
+    )
 
     host: orm.Mapped[Host] = orm.relationship(lazy="raise")
     control_path: orm.Mapped[ControlPath] = orm.relationship(

@@ -24,6 +24,11 @@ from cyborg.placement import adoption
 from cyborg.programming import operations, reports
 from cyborg.states import arq_states
 
+#: Why a device is disabled until an administrator enables it.
+_LOOK = (
+    "Another card than before is in its slot, or may be. Look at it, and at lists that have its "
+    "address, and enable the device."
+)
 _VANISHED = Reason(
     reasons.UNAVAILABLE, "The device vanished from its host while it was being prepared."
 )
@@ -60,7 +65,8 @@ def apply(
         row.missing = True
         row.num_accelerators = 0
     for kept in plan.kept:
-        _set(kept.row, _device_columns(kept.driver, kept.device, kept.row), missing=False)
+        columns = _device_columns(kept.driver, kept.device, kept.row) | _look(kept)
+        _set(kept.row, columns, missing=False, kept_until_ms=None)
         path = kept.row.control_path
         path.cpid_type, path.cpid_info = path_key(kept.device.control_path)
     handles = (each for row, *_ in plan.kept_deployables for each in row.attach_handles)
@@ -152,11 +158,16 @@ def _device_columns(
     }
 
 
+def _look(found: NewDevice | KeptDevice) -> dict[str, str]:
+    return {"status": models.MAINTAINING, "disabled_reason": _LOOK} if found.look else {}
+
+
 def _device(host_id: int, new: NewDevice, uuids: Mapping[str, str]) -> models.Device:
     cpid_type, cpid_info = path_key(new.device.control_path)
     return models.Device(
         host_id=host_id,
         **_device_columns(new.driver, new.device),
+        **_look(new),
         control_path=models.ControlPath(host_id=host_id, cpid_type=cpid_type, cpid_info=cpid_info),
         deployables=[_deployable(new.driver, each, uuids) for each in new.device.deployables],
     )

@@ -28,6 +28,8 @@ class NewDevice:
 
     driver: str
     device: base.Device
+    #: Whether another card was there, and an administrator must look before it is given out.
+    look: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,8 @@ class KeptDevice:
     device: base.Device
     #: Whether it is known by its serial, and elsewhere than it was.
     moved: bool = False
+    #: Whether it may be another card, and an administrator must look before it is given out.
+    look: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,8 @@ class Plan:
                 yield notices.DEVICE_FOUND, kept.row
             elif kept.moved:
                 yield notices.DEVICE_MOVED, kept.row
+            if kept.look:
+                yield notices.DEVICE_DISABLED, kept.row
             unhealthy = kept.device.unhealthy
             if is_news(kept.row.unhealthy, unhealthy):
                 is_ill = unhealthy is not None
@@ -211,7 +217,8 @@ def diff(
         if row is not None and is_it(row, device):
             keep(row, driver, device)
         else:
-            new.append(NewDevice(driver=driver, device=device))
+            look = path_key(device.control_path) in rows and identities.is_doubtful(device)
+            new.append(NewDevice(driver=driver, device=device, look=look))
     kept = _without_stuck(known, kept, matched | frozen | unread)
     gone = (row for row in known if row.id not in matched | frozen | unread)
     return _with_deployables(Plan(new=tuple(new), kept=tuple(kept), gone=tuple(gone)))
@@ -246,7 +253,8 @@ def _kept(
     if device.health_unknown:
         device = replace(device, unhealthy=row.unhealthy)
     moved = by_serial and _row_key(row) != path_key(device.control_path)
-    return KeptDevice(row=row, driver=driver, device=device, moved=moved)
+    look = not moved and identities.has_other_board(row, device)
+    return KeptDevice(row=row, driver=driver, device=device, moved=moved, look=look)
 
 
 def _without_stuck(

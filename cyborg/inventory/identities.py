@@ -50,6 +50,21 @@ def is_other(row: models.Device, device: base.Device) -> bool:
     return is_product or was.has_other_serial(now)
 
 
+def is_doubtful(device: base.Device) -> bool:
+    """Whether a card in the slot of another needs a look: a list by address may have meant that.
+
+    One that is known by its serial does not; but a disk may have data.
+    """
+    return device.type in base.DISKS or of_device(device).serial is None
+
+
+def has_other_board(row: models.Device, device: base.Device) -> bool:
+    """Whether a card that shows no serial is on another board than the one that was there."""
+    was, now = of_row(row), of_device(device)
+    are_known = None not in (was.board, now.board) and not (was.serial or now.serial)
+    return are_known and was.board != now.board
+
+
 _Card = tuple[str, str | None, str, str]
 
 

@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import sqlalchemy as sa
+from oslo_config import cfg
 from sqlalchemy import orm
 
-from cyborg import db, notifications
+from cyborg import db, notifications, work
 from cyborg.db import models
 from cyborg.notifications import notices
+
+#: How many devices are forgotten at once.
+_AT_ONCE = 100
 
 
 def discard(session: orm.Session, host_id: int) -> frozenset[int]:
@@ -25,10 +29,15 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
     """
     handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
     programmed = sa.exists().where(models.Operation.active == deployable.uuid)
+    may_go = sa.or_(device.kept_until_ms.is_(None), device.kept_until_ms <= db.now_ms())
     of_host = (
         sa.select(deployable.id)
         .join(device)
-        .where(device.host_id == host_id, ~sa.and_(deployable.missing.is_(True), programmed))
+        .where(
+            device.host_id == host_id,
+            may_go,
+            ~sa.and_(deployable.missing.is_(True), programmed),
+        )
     )
     held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
     free = sa.select(handle.id).where(
@@ -38,7 +47,7 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
     if ids := list(session.scalars(free)):
         db.delete(session, handle, handle.id.in_(ids))
     has_handles = sa.exists().where(handle.deployable_id == deployable.id)
-    is_empty = sa.and_(deployable.missing.is_(True), ~has_handles, ~programmed)
+    is_empty = sa.and_(deployable.missing.is_(True), ~has_handles, ~programmed, may_go)
     if empty := _empty_trees(session, host_id, is_empty):
         delete_deployables(session, empty)
     has_deployables = sa.exists().where(deployable.device_id == device.id)
@@ -55,6 +64,27 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
         db.delete(session, models.ControlPath, models.ControlPath.device_id.in_(devices))
         db.delete(session, device, device.id.in_(devices))
     return devices
+
+
+def forget(_conf: cfg.ConfigOpts) -> None:
+    """Delete some of what vanished so long ago that its record need not be kept any more."""
+    is_due = models.Device.kept_until_ms <= db.now_ms()
+    db.change_due(models.Device, is_due, limit=_AT_ONCE, change=_forget)
+
+
+def _forget(session: orm.Session, devices: list[models.Device]) -> None:
+    ids = {device.host_id for device in devices}
+    db.update(
+        session,
+        models.Device,
+        models.Device.id.in_([device.id for device in devices]),
+        kept_until_ms=None,
+    )
+    query = sa.select(models.Host.id, models.Host.name).where(models.Host.id.in_(ids))
+    hosts = dict(list(session.execute(query)))
+    work.want(session, work.PLACEMENT, hosts.values())
+    for host_id in sorted(hosts):
+        discard(session, host_id)
 
 
 def _empty_trees(

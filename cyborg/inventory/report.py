@@ -18,7 +18,15 @@ from sqlalchemy import orm
 from cyborg import db, history, liveness, notifications, rpc, work
 from cyborg.common.reasons import Reason
 from cyborg.db import models
-from cyborg.inventory import acceptance, apply, bare_metal, diff, losses, missing
+from cyborg.inventory import (
+    acceptance,
+    apply,
+    bare_metal,
+    diff,
+    identities,
+    losses,
+    missing,
+)
 from cyborg.notifications import notices
 from cyborg.placement import names
 
@@ -58,12 +66,16 @@ def _note(host_name: object, refused: acceptance.Refused) -> None:
 
 
 def apply_report(
-    report: rpc.HostReport, max_gone_share: float = 1.0, max_devices: int = 4096
+    report: rpc.HostReport,
+    max_gone_share: float = 1.0,
+    max_devices: int = 4096,
+    keep_vanished: int = 0,
 ) -> str:
     """Bring the rows of the report's host in line with the report; an old report is dropped.
 
     If a larger share of the host's devices or attach handles than ``max_gone_share`` is missing
-    from it, and was not from the one before, those devices stay as they are.
+    from it, and was not from the one before, those devices stay as they are. Cards that have
+    vanished stay as missing for ``keep_vanished`` seconds.
 
     :raises Refused: the host may not say this of itself; that is logged and shown with the host
     """
@@ -72,7 +84,7 @@ def apply_report(
         return UNCHANGED
     try:
         accepted = acceptance.check_report(report, max_devices, names.made_for(report.host))
-        applied = _apply(accepted, said.digest, max_gone_share)
+        applied = _apply(accepted, said.digest, max_gone_share, keep_vanished)
     except acceptance.Refused as exc:
         _note(report.host, exc)
         if exc.owner is not None:
@@ -172,7 +184,7 @@ def _show_old(host: models.Host, now_ms: int, report: rpc.HostReport) -> None:
 
 
 @db.retry
-def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
+def _apply(report: rpc.HostReport, digest: str, max_share: float, keep_vanished: int) -> bool:
     with db.writer() as session:
         host, now_ms = _lock_host(session, report)
         acceptance.check_host(session, host, report, now_ms)
@@ -193,7 +205,7 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         plan = diff.diff(known, reported, frozen=frozen, unread=unread)
         errors = dict(report.errors)
         handles = diff.handle_keys(report.devices)
-        if held := losses.held(known, plan, handles, max_gone_share, host.lacked):
+        if held := losses.held(known, plan, handles, max_share, host.lacked):
             LOG.error("Host %s: %s", host.name, held.sentence)
             errors[liveness.CONDUCTOR] = held.sentence
             unread |= held.devices
@@ -203,6 +215,7 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
         plan = diff.without(plan, _unfinished_names(host, plan, errors))
         plan = diff.without(plan, _taken_names(session, host, plan, errors))
         healths, events = plan.health_changes(), list(plan.events())
+        _keep_vanished(plan, report, keep_vanished and now_ms + keep_vanished * 1000)
         try:
             new = apply.apply(session, host.id, plan, known, handles)
             work.want(session, work.PLACEMENT, [host.name])
@@ -231,6 +244,19 @@ def _apply(report: rpc.HostReport, digest: str, max_gone_share: float) -> bool:
     LOG.info("Applied report of host %s: %s", report.host, plan.summary())
     _log_health_changes(report.host, healths)
     return True
+
+
+def _keep_vanished(plan: diff.Plan, report: rpc.HostReport, until_ms: int) -> None:
+    """Keep the cards that have just left the bus, and are not merely reported no longer."""
+    replaced = {row.id for row in plan.displaced()}
+    for row in plan.gone if until_ms else ():
+        place = identities.at_home(row.control_path.cpid_info)
+        bus = f"{place.get('domain')}:{place.get('bus')} {row.vendor}"
+        is_off = report.present is not None and "bus" in place and bus not in report.present
+        if not row.missing and row.driver in report.devices and (is_off or row.id in replaced):
+            row.kept_until_ms = until_ms
+            what = row.model, row.uuid, report.host
+            LOG.warning("%s, device %s of host %s, has vanished; its record is kept", *what)
 
 
 def _note_host(session: orm.Session, host: models.Host, report: rpc.HostReport) -> None:

@@ -117,7 +117,8 @@ class HostReport:
     of devices with one of them stays as it is. ``not_offered`` counts the accelerators that no
     driver offers; None if nobody looked. ``unknown`` has the types and infos of the control paths
     of devices that were on the wire and are not in ``devices``, because this release does not know
-    what was said of them.
+    what was said of them. ``present`` are the buses with functions that are no bridges, each with
+    its vendor; None if nobody looked.
     """
 
     host: str
@@ -129,6 +130,7 @@ class HostReport:
     unread: tuple[str, ...] = ()
     not_offered: int | None = None
     unknown: frozenset[tuple[str, str]] = frozenset()
+    present: tuple[str, ...] | None = None
 
     def digest(self) -> str:
         """A hash that is equal for reports with the same content, whenever they were made.
@@ -159,6 +161,7 @@ class HostReport:
             },
             "unread": list(self.unread),
             "not_offered": self.not_offered,
+            "present": self.present and list(self.present),
         }
 
     @classmethod
@@ -173,6 +176,9 @@ class HostReport:
         errors = dict(_dictionary("errors", _dictionary("The report", data).get("errors", {})))
         devices = _dictionary("devices", data["devices"])
         unread = value_checks.items("unread", data.get("unread", ()), str)
+        present = data.get("present")
+        if present is not None:
+            present = value_checks.items("present", present, str)
         for driver in (*errors, *devices):
             value_checks.text("driver", driver, _DRIVER_MAX)
         texts = {"host": [data["host"]], "node": [data["node"]]}
@@ -199,6 +205,7 @@ class HostReport:
             devices={driver: found.devices for driver, found in read.items() if not found.lost},
             unread=unread,
             not_offered=data.get("not_offered"),
+            present=present,
             unknown=frozenset(path for found in read.values() for path in found.unknown),
         )
 
@@ -258,7 +265,7 @@ class UnchangedReport(_Message):
     digest: str
 
 
-_SAID = frozenset({"host", "node", "errors", "devices", "unread", "not_offered"})
+_SAID = frozenset({"host", "node", "errors", "devices", "unread", "not_offered", "present"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,6 +72,7 @@ def report(
     order: tuple[int, int] | None = None,
     unread: Sequence[str] = (),
     not_offered: int | None = None,
+    present: tuple[str, ...] | None = None,
 ) -> rpc.HostReport:
     """A report of the host, newer than every one made before unless ``order`` says otherwise."""
     started, counter = order or (1, next(_counter))
@@ -85,6 +86,7 @@ def report(
         devices={driver: tuple(found) for driver, found in of_drivers.items()},
         unread=tuple(unread),
         not_offered=not_offered,
+        present=present,
     )
 
 

@@ -172,9 +172,10 @@ def _create_devices() -> None:
         _long("disabled_reason", "taint_reason", "unhealthy", null=True),
         _flag("tainted", default=sa.false()),
         _flag("missing"),
+        _big("kept_until_ms", null=True),
         unique=["uuid"],
         refers={"host_id": "hosts"},
-        index=["host_id"],
+        index=["host_id", "kept_until_ms"],
     )
     _table(
         "control_paths",
