@@ -24,8 +24,8 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg.conf import drivers as options
-from cyborg.drivers import base, kept_facts, trait_names
-from cyborg.drivers.nvme import nvmf_keys, spdk_rpc
+from cyborg.drivers import base, kept_facts, pci, trait_names
+from cyborg.drivers.nvme import nvmf_keys, spdk_disks, spdk_rpc
 
 LOG = logging.getLogger(__name__)
 
@@ -43,40 +43,8 @@ _INFO_MAX = 255
 _TARGET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 #: The kind of kept facts by which it is known for whom a subsystem is.
 _GIVEN = "given"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bdev:
-    """The block device of the target that has a namespace's data."""
-
-    name: str
-    block_size: int
-    blocks: int
-    product: str
-    firmware: str
-    problem: str | None
-
-    @classmethod
-    def read(cls, answer: Mapping[str, Any]) -> _Bdev:
-        """The bdev of an answer.
-
-        :raises KeyError, TypeError, ValueError, AttributeError: it is none
-        """
-        specific = answer.get("driver_specific") or {}
-        paths = specific.get("nvme") or [{}]
-        # Older targets, with one path to a controller, have no list here.
-        controller = (paths[0] if isinstance(paths, list) else paths).get("ctrlr_data") or {}
-        raid = specific.get("raid")
-        return cls(
-            name=answer["name"],
-            block_size=int(answer["block_size"]),
-            blocks=int(answer["num_blocks"]),
-            product=str(
-                controller.get("model_number") or answer.get("product_name") or ""
-            ).strip(),
-            firmware=str(controller.get("firmware_revision") or "").strip(),
-            problem=None if raid is None else _raid_problem(answer["name"], raid),
-        )
+#: And the disks of each target, which it has though it does not answer.
+_DISKS = "disks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +59,10 @@ class _Subsystem:
     hosts: Mapping[str, str | None]
     listeners: tuple[tuple[str, str, str], ...]
     namespaces: tuple[Mapping[str, Any], ...]
-    bdev: _Bdev | None
+    bdev: spdk_disks.Bdev | None
 
     @classmethod
-    def read(cls, answer: Mapping[str, Any], bdevs: Mapping[str, _Bdev]) -> _Subsystem:
+    def read(cls, answer: Mapping[str, Any], bdevs: Mapping[str, spdk_disks.Bdev]) -> _Subsystem:
         """The subsystem of an answer.
 
         :raises KeyError, TypeError, ValueError, AttributeError: it is none
@@ -173,6 +141,8 @@ class _Target:
         spdk_rpc.parse(section.rpc_address)
         self.name = name
         self.options = section
+        #: The bdevs that it had when it was last read, by the PCI functions of their disks.
+        self.disks: dict[str, str] = {}
 
     @property
     def keys(self) -> nvmf_keys.Keys | None:
@@ -195,7 +165,8 @@ class _Target:
         answer = connection.call("nvmf_get_subsystems", **self._of_target())
         listed = connection.call("bdev_get_bdevs")
         try:
-            bdevs = {bdev["name"]: _Bdev.read(bdev) for bdev in listed}
+            bdevs = {bdev["name"]: spdk_disks.Bdev.read(bdev) for bdev in listed}
+            self.disks = spdk_disks.of(self.options.rpc_address, listed)
             found = [
                 _Subsystem.read(each, bdevs) for each in answer if each["subtype"] != "Discovery"
             ]
@@ -244,6 +215,7 @@ class NvmfSpdkDriver:
         for target in self._targets.values():
             with target.connected() as connection:
                 found = target.read(connection)
+            self._kept.set(_DISKS, target.name, target.disks)
             for subsystem in found:
                 name = "_".join(filter(None, (host.name, target.name, subsystem.nqn)))
                 if len(name) > _NAME_MAX:
@@ -251,6 +223,25 @@ class NvmfSpdkDriver:
                     self._log_once(f"Subsystem {subsystem.nqn} is not reported: {reason}")
                 else:
                     yield self._device(name, host_nqn, target, subsystem)
+
+    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+        """The functions of disks that a target on this host has."""
+        return spdk_disks.claimed(self._disks(), functions)
+
+    def why_not_offered(
+        self, function: pci.Function, functions: pci.Snapshot
+    ) -> base.Refusal | None:
+        """That a target on this host has it."""
+        del functions
+        return spdk_disks.why_not_offered(self._disks(), function.address)
+
+    def remember(self) -> None:
+        """Write what must outlive the agent."""
+        self._kept.save()
+
+    def _disks(self) -> dict[str, str]:
+        kept = self._kept.all(_DISKS)
+        return {place: bdev for name in self._targets for place, bdev in kept.get(name, {}).items()}
 
     def prepare(self, handle: base.HeldHandle) -> None:
         """Permit the consumer's host to connect, if no other may."""
@@ -532,10 +523,3 @@ def _attributes(subsystem: _Subsystem) -> dict[str, str | int]:
         named = {"product": bdev.product, "firmware": bdev.firmware}
         attributes |= {key: value for key, value in named.items() if value}
     return attributes
-
-
-def _raid_problem(name: str, raid: Mapping[str, Any]) -> str | None:
-    if raid["state"] != "online":
-        return f"RAID {name} is {raid['state']}"
-    lost = int(raid["num_base_bdevs"]) - int(raid["num_base_bdevs_operational"])
-    return f"RAID {name} has lost {lost} of its bdevs" if lost > 0 else None

@@ -31,6 +31,9 @@ _BLOCKS = "/sys/class/block"
 _NUMBERS = "/sys/dev/block"
 _FUNCTIONS = "/sys/bus/pci/devices"
 _BTRFS = "/sys/fs/btrfs"
+#: What the kernel's own targets show over the network: NVMe-oF, and SCSI by iSCSI or iSER.
+_NVMET = "/sys/kernel/config/nvmet/subsystems"
+_SCSI_TARGETS = "/sys/kernel/config/target/core"
 _MOUNTS = "/proc/self/mountinfo"
 _ROUTES = "/proc/net/route"
 _IPV6 = "/proc/net/if_inet6"
@@ -130,8 +133,8 @@ class _Finder:
                     self._use(addresses, f"its network interface {name} is {built}")
 
     def look_at_disks(self) -> None:
-        """What is mounted, and swap."""
-        for listed in (_mounts, _btrfs, _swaps):
+        """What is mounted, swap, and what is shown over the network."""
+        for listed in (_mounts, _btrfs, _swaps, _exported):
             with self._noting():
                 for where, places in sorted(listed()):
                     self._block_device(places, f"the host uses it for {where}", set())
@@ -341,6 +344,27 @@ def _swaps() -> Iterator[tuple[str, list[str]]]:
 
 def _swap(line: str) -> tuple[str, list[str]]:
     return "swap", _named(line.split(maxsplit=1)[0].removeprefix("/dev/"))
+
+
+def _exported() -> Iterator[tuple[str, list[str]]]:
+    """The disks of the targets of this host's kernel."""
+    for nqn in sysfs.names(_NVMET):
+        folder = f"{_NVMET}/{nqn}"
+        parts = [f"namespaces/{name}" for name in sysfs.names(f"{folder}/namespaces")]
+        for part in (*parts, "passthru"):
+            if name := _disk_in(f"{folder}/{part}/device_path"):
+                places = _named(name) if part != "passthru" else [f"/sys/class/nvme/{name}"]
+                yield f"NVMe-oF subsystem {nqn}", places
+    for core in sysfs.names(_SCSI_TARGETS):
+        for disk in sysfs.names(f"{_SCSI_TARGETS}/{core}"):
+            if name := _disk_in(f"{_SCSI_TARGETS}/{core}/{disk}/udev_path"):
+                yield f"SCSI target {core}/{disk}", _named(name)
+
+
+def _disk_in(path: str) -> str | None:
+    """The name of the device that a file names, or None if it names none, or a plain file."""
+    named = sysfs.if_there(path) or ""
+    return os.path.realpath(named).rpartition("/")[2] if named.startswith("/dev/") else None
 
 
 def _disk_functions(disk: str) -> Iterator[str]:

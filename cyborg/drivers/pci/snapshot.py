@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
-from cyborg.drivers.pci import host_use, product_names, sysfs
+from cyborg.drivers.pci import host_use, product_names, quiet_use, sysfs
 
 DEVICES = "/sys/bus/pci/devices"
 #: Classes of functions that can have disks or networks of the host: storage and network
@@ -409,9 +409,14 @@ def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
         return "it is the graphics card that the host was booted with"
     if len(split(function.address)["domain"]) > 4:
         return "guests have no PCI domain above ffff"
-    if can_carry(function):
-        return functions.use(function)
-    return None
+    use = functions.use(function) if can_carry(function) else None
+    return use or _quiet_use(function)
+
+
+def _quiet_use(function: Function) -> str | None:
+    if function.driver is None or function.has_guest_driver:
+        return None
+    return quiet_use.of(function.address, function.driver, function.class_code)
 
 
 class _Tree:

@@ -48,6 +48,8 @@ SOURCES = {
     "/sys/class/net/br0": OF_CARRIERS,
     "/sys/devices/virtual/block/dm-1/slaves": OF_CARRIERS,
     "/sys/fs/btrfs": OF_CARRIERS._replace(removals=frozenset({"missing"})),
+    "/sys/kernel/config/nvmet/subsystems": OF_CARRIERS._replace(removals=frozenset({"missing"})),
+    "/sys/kernel/config/target/core": OF_CARRIERS._replace(removals=frozenset({"missing"})),
 }
 VGPUS = "[gpu_devices]\nenabled_vgpu_types = 1137\n"
 LAYOUTS = "[gpu_devices]\nlayouts = H100XM-40C\n[intel_qat_driver]\nlayouts = dc\n"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: PTH112
+# pathlib takes several times as long, and a host has hundreds of functions.
+"""Uses of a function by the host that show no address, no mount and no holder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from cyborg.drivers.pci import sysfs
+
+_FUNCTIONS = "/sys/bus/pci/devices"
+_CXL = "/sys/bus/cxl/devices"
+#: What a network card's driver makes, by the folder: the kernel leaves the folder of one that has
+#: gone to another network namespace, and shows it empty.
+_LENT = {"net": "network interface", "infiniband": "RDMA device"}
+
+
+def of(address: str, driver: str, class_code: str) -> str | None:
+    """Why the host uses a function that has this driver of the host, or None.
+
+    :raises OSError: that cannot be told
+    """
+    path = f"{_FUNCTIONS}/{address}"
+    if "uio" in driver or os.path.isdir(f"{path}/uio"):
+        return (
+            f"its driver {driver} is for programs of the host, such as SPDK and DPDK; to give it "
+            "to guests, bind it to vfio-pci"
+        )
+    for folder, what in _LENT.items() if class_code.startswith("02") else ():
+        if os.path.isdir(f"{path}/{folder}") and not sysfs.names(f"{path}/{folder}"):
+            return (
+                f"its {what} is in another network namespace, such as a container's; to give it to "
+                "guests, end that container, or move it back"
+            )
+    for region in _regions(address) if driver.startswith("cxl") else ():
+        return (
+            f"the host has its memory, by CXL {region}; to give it to guests, run daxctl "
+            f"offline-memory, and cxl destroy-region {region}"
+        )
+    return None
+
+
+def _regions(address: str) -> Iterator[str]:
+    """The regions of the host's memory that are on the memory device of a function."""
+    for port in sysfs.listing(_CXL):
+        if port.startswith("endpoint") and f"/{address}/" in sysfs.target(f"{_CXL}/{port}/uport"):
+            for name in sysfs.names(f"{_CXL}/{port}"):
+                region = sysfs.if_there(f"{_CXL}/{port}/{name}/region") if "decoder" in name else ""
+                # One that is not committed yet is nobody's memory.
+                if region and sysfs.if_there(f"{_CXL}/{region}/commit") != "0":
+                    yield region
