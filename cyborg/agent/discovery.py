@@ -7,13 +7,14 @@ import functools
 import itertools
 import logging
 import threading
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from cyborg import metrics
 from cyborg.agent import background_calls, ownership
 from cyborg.agent.background_calls import BackgroundCall
 from cyborg.drivers import base, claims, pci
+from cyborg.drivers.pci import host_use
 
 LOG = logging.getLogger(__name__)
 
@@ -25,6 +26,9 @@ _SENTENCE_MAX = 1000
 #: The name under which the errors of the walk are reported, beside those of drivers.
 WALK = "pci"
 _FAULTS_SHOWN = 3
+
+#: What tells which of the claimed functions a program of the host has open.
+Look = Callable[[pci.Snapshot, Iterable[str]], host_use.Uses]
 
 #: The part of the time-out in which drivers must answer which functions they claim.
 _CLAIM_PART = 4
@@ -91,7 +95,12 @@ class HostView:
     """
 
     def __init__(
-        self, name: str, claiming: Mapping[str, base.Claiming], *, claim_timeout: float
+        self,
+        name: str,
+        claiming: Mapping[str, base.Claiming],
+        *,
+        claim_timeout: float,
+        look: Look | None = None,
     ) -> None:
         self.name = name
         #: The drivers' claims; empty until a driver asks for the owners.
@@ -100,6 +109,9 @@ class HostView:
         self._claim_timeout = claim_timeout
         self._walk_lock = threading.Lock()
         self._owners_lock = threading.Lock()
+        self._look_lock = threading.Lock()
+        self._look = look
+        self._opened: host_use.Uses | None = None
         self._functions: pci.Snapshot | None = None
         self._owners: claims.Owners | None = None
 
@@ -124,7 +136,17 @@ class HostView:
         with self._walk_lock:
             if self._functions is None:
                 self._functions = pci.scan()
+                if self._look is not None:
+                    self._functions.opened = functools.partial(self._looked, self._look)
             return self._functions
+
+    def _looked(self, look: Look) -> host_use.Uses:
+        """What programs of the host have open; it is looked at most once."""
+        owners = self.owners.of
+        with self._look_lock:
+            if self._opened is None:
+                self._opened = look(self.pci, owners)
+            return self._opened
 
     @property
     def owners(self) -> claims.Owners:
@@ -162,8 +184,16 @@ class _DriversView:
 class Discovery:
     """Makes passes. Remembers which drivers still hang and what each driver has reported."""
 
-    def __init__(self, host: str, drivers: Mapping[str, base.Driver], *, timeout: float) -> None:
+    def __init__(
+        self,
+        host: str,
+        drivers: Mapping[str, base.Driver],
+        *,
+        timeout: float,
+        look: Look | None = None,
+    ) -> None:
         self._host = host
+        self._look = look
         self._drivers = {name: _DriverAbilities.of(driver) for name, driver in drivers.items()}
         #: May be changed between two passes.
         self.timeout = timeout
@@ -180,6 +210,7 @@ class Discovery:
             self._host,
             {name: each.claiming for name, each in ready.items() if each.claiming is not None},
             claim_timeout=self.timeout / _CLAIM_PART,
+            look=self._look,
         )
         calls = {
             name: functools.partial(_discover, each, _DriversView(host, name))

@@ -13,7 +13,15 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.agent import cleaning, discovery, node_name, not_offered, nova_devices, sriov
+from cyborg.agent import (
+    cleaning,
+    discovery,
+    node_name,
+    not_offered,
+    nova_devices,
+    opened,
+    sriov,
+)
 from cyborg.drivers import base, pci, registry
 
 _COLUMNS = ("DRIVER", "DEVICE", "PROVIDER", "INVENTORY", "TRAITS", "PROGRAM", "HANDLES")
@@ -48,7 +56,10 @@ def make(conf: cfg.ConfigOpts, nova_files: Sequence[str] = ()) -> Preview:
     """
     nova_lists = nova_devices.read(nova_files)
     loaded = registry.load(conf)
-    passes = discovery.Discovery(conf.host, loaded.drivers, timeout=conf.agent.driver_timeout)
+    look = opened.Opened(conf, asks=False).look
+    passes = discovery.Discovery(
+        conf.host, loaded.drivers, timeout=conf.agent.driver_timeout, look=look
+    )
     found = cleaning.noted(conf, passes.run(), loaded.drivers)
     errors = {**loaded.errors, **found.errors}
     findings = dataclasses.replace(found, errors=errors)

@@ -20,6 +20,7 @@ from cyborg.agent import (
     hotplug,
     node_name,
     not_offered,
+    opened,
     pass_counter,
     sriov,
 )
@@ -43,7 +44,10 @@ class Agent:
         loaded = registry.load(conf)
         self._drivers, self._load_errors = loaded.drivers, loaded.errors
         self._discovery = discovery.Discovery(
-            conf.host, loaded.drivers, timeout=conf.agent.driver_timeout
+            conf.host,
+            loaded.drivers,
+            timeout=conf.agent.driver_timeout,
+            look=opened.Opened(conf, asks=True).look,
         )
         steps = host_steps.Endpoint(conf, loaded.drivers, self._started, self._passes)
         self._writes = steps.writes

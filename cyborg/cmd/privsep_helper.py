@@ -20,7 +20,7 @@ from typing import NoReturn
 CONFIG = pathlib.Path("/etc/cyborg/cyborg.conf")
 _BESIDE = ("cyborg-agent.conf", "cyborg.conf.d", "cyborg-agent.conf.d")
 
-_CONTEXT = re.compile(r"cyborg\.drivers\.privileged\.(context|erasing|programming)")
+_CONTEXT = re.compile(r"cyborg\.drivers\.privileged\.(context|erasing|programming|watching)")
 _SOCKET = re.compile(r"/tmp/[A-Za-z0-9_]{1,64}/privsep\.sock")  # noqa: S108 - of oslo.privsep
 #: What the helper says goes to the agent's log. A file in a folder of its user may be a link.
 _LOG = ("--log-dir=", "--log-file=", "--log-config-append=")

@@ -60,7 +60,8 @@ class ConductorEndpoint:
         self, context: Mapping[str, Any], request: Mapping[str, Any]
     ) -> dict[str, str]:
         """The ARQ of each attach handle of a host that is in use, by the handle's uuid."""
-        return host_steps.held_on(rpc.HeldRequest.from_wire(request).host)
+        asked = rpc.HeldRequest.from_wire(request)
+        return host_steps.held_on(asked.host, by_place=asked.by_place)
 
     def kick(self, context: Mapping[str, Any]) -> None:
         """Look for work now."""

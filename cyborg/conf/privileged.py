@@ -9,7 +9,7 @@ from __future__ import annotations
 from oslo_config import cfg
 from oslo_privsep import priv_context
 
-GROUPS = ("cyborg_sys_admin", "cyborg_nvme", "cyborg_program")
+GROUPS = ("cyborg_sys_admin", "cyborg_nvme", "cyborg_program", "cyborg_watch")
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything that Cyborg writes to a host: the only code that needs privileges.
 
-Each function runs in a helper process that oslo.privsep starts at the first call. There are three:
-one may write to sysfs, one that erases disks has one capability more, and one runs the vendors'
-tools that program FPGAs and divide GPUs.
+Each function runs in a helper process that oslo.privsep starts at the first call. There are four:
+one may write to sysfs, one that erases disks has one capability more, one runs the vendors' tools
+that program FPGAs and divide GPUs, and one sees which files other processes have open.
 Arguments come from messages, so the helper checks each before it becomes part of a path. An error
 of the kernel is raised as an :class:`OSError` with its number, which names the file and the text.
 """
@@ -27,7 +27,7 @@ from oslo_config import cfg
 from oslo_privsep import capabilities, priv_context
 
 from cyborg.conf import programming as programming_conf
-from cyborg.drivers import image_signatures, tool_process
+from cyborg.drivers import image_signatures, open_nodes, tool_process
 from cyborg.drivers.nvme import admin
 
 P = ParamSpec("P")
@@ -57,6 +57,14 @@ programming = priv_context.PrivContext(
     cfg_section="cyborg_program",
     pypath=f"{__name__}.programming",
     capabilities=[capabilities.CAP_DAC_OVERRIDE],
+)
+
+#: ``[cyborg_watch]``, which looks at other processes and changes nothing.
+watching = priv_context.PrivContext(
+    "cyborg",
+    cfg_section="cyborg_watch",
+    pypath=f"{__name__}.watching",
+    capabilities=[capabilities.CAP_DAC_READ_SEARCH, capabilities.CAP_SYS_PTRACE],
 )
 
 _FPGACONF = "/usr/bin/fpgaconf"
@@ -93,13 +101,19 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,99}", re.ASCII)
 
 def act_alone() -> None:
     """Work without a helper if this process is root, unless the operator has named one."""
-    for each in (context, erasing, programming):
+    for each in (context, erasing, programming, watching):
         if os.geteuid() == 0 and not each.conf.helper_command:
             each.set_client_mode(False)
 
 
 def _privileged(function: Callable[P, T]) -> Callable[P, T]:
     return cast("Callable[P, T]", context.entrypoint(function))
+
+
+@watching.entrypoint
+def node_holders(nodes: list[str], likely: list[int]) -> dict[str, tuple[int, str]]:
+    """The process that has each of these device nodes open: its number and name."""
+    return open_nodes.holders(nodes, likely)
 
 
 @_privileged

@@ -102,11 +102,15 @@ def _holding(claim: work.Claim) -> Iterator[orm.Session]:
         yield session
 
 
-def held_on(host: str) -> dict[str, str]:
-    """The ARQs that have handles of a host, by the uuids of the handles."""
+def held_on(host: str, *, by_place: bool = False) -> dict[str, str]:
+    """The ARQs that have handles of a host, by the uuids of the handles.
+
+    With ``by_place`` it is their instances, by the infos of the handles.
+    """
     arq, handle = models.Arq, models.AttachHandle
+    of_place = (handle.attach_info, sa.func.coalesce(arq.instance_uuid, ""))
     query = (
-        sa.select(handle.uuid, arq.uuid)
+        sa.select(*(of_place if by_place else (handle.uuid, arq.uuid)))
         .join(arq, arq.attach_handle_id == handle.id)
         .join(handle.deployable)
         .join(models.Deployable.device)

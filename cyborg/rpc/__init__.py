@@ -215,13 +215,16 @@ def permit_write(conf: cfg.ConfigOpts, request: WriteRequest) -> float:
     return permit.seconds
 
 
-def held_handles(conf: cfg.ConfigOpts, host: str) -> dict[str, str] | None:
+def held_handles(
+    conf: cfg.ConfigOpts, host: str, *, by_place: bool = False
+) -> dict[str, str] | None:
     """Ask a conductor which handles of a host are in use: their ARQs by their uuids.
 
+    With ``by_place`` it is their instances by their infos.
     None if that is not known now.
     """
     try:
-        answer = _client(conf).held_handles(HeldRequest(host=host))
+        answer = _client(conf).held_handles(HeldRequest(host=host, by_place=by_place))
     except errors.CyborgError as exc:
         LOG.debug("It is not known which attach handles are in use: %s", exc)
         return None

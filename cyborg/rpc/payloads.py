@@ -380,9 +380,14 @@ class WriteRequest(_Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRequest(_Message):
-    """A host asks which of its attach handles are in use, and by whom."""
+    """A host asks which of its attach handles are in use, and by whom.
+
+    With ``by_place`` the answer has their infos, each with the instance if there is one, and not
+    their uuids, each with the ARQ.
+    """
 
     host: str
+    by_place: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,6 +130,8 @@ class Snapshot(Mapping[str, Function]):
         self._partly_read: set[str] = set()
         self._functions = {function.address: function for function in found}
         self._details = details or _Tree()
+        #: Those that programs of the host have open though no request has them.
+        self.opened: Callable[[], host_use.Uses] = lambda: host_use.Uses(used={})
         self._uses = host_use.Uses(used=used) if used is not None else None
         self._volumes = host_use.Uses(used=volumes) if volumes is not None else None
         self._texts: dict[tuple[str, str], str | OSError] = {}
@@ -410,7 +412,7 @@ def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
     if len(split(function.address)["domain"]) > 4:
         return "guests have no PCI domain above ffff"
     use = functions.use(function) if can_carry(function) else None
-    return use or _quiet_use(function)
+    return use or _quiet_use(function) or functions.opened().of(function.address)
 
 
 def _quiet_use(function: Function) -> str | None:

@@ -33,8 +33,8 @@ MOST_EXPOSED = {
     "cyborg-agent": 35,
     "agent-log": 35,
     "agent-cdi": 35,
-    "agent-sudo": 68,
-    "agent-both": 69,
+    "agent-sudo": 69,
+    "agent-both": 70,
 }
 OTHERS_EXPOSED = 15
 #: What implies NoNewPrivileges=yes for a user without CAP_SYS_ADMIN, see systemd.exec(5), as

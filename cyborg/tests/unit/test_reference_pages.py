@@ -44,7 +44,7 @@ def test_every_option_of_the_privileged_helpers_is_in_the_reference() -> None:
         _before, _title, section = text.partition(f"[{group}]")
         section = section.partition("\n[")[0]
         assert [option.dest for option in options if f"``{option.dest}``" not in section] == []
-    contexts = (helpers.context, helpers.erasing, helpers.programming)
+    contexts = (helpers.context, helpers.erasing, helpers.programming, helpers.watching)
     assert {each.cfg_section for each in contexts} == set(privileged.GROUPS)
 
 

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: PTH115, PTH208
+# pathlib takes several times as long, and a host has tens of thousands of open files.
+"""Which processes have device nodes open. No node is opened for that: no guest could open it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import time
+from collections.abc import Collection
+
+#: The most seconds for a look at all processes.
+_PATIENCE = 5.0
+
+
+def holders(nodes: Collection[str], likely: Collection[int] = ()) -> dict[str, tuple[int, str]]:
+    """A process that has each of the nodes open, if any has: its number and name.
+
+    The ``likely`` processes are looked at first: it ends when all nodes are found.
+
+    :raises OSError: the processes cannot be listed, or there are too many
+    """
+    found: dict[str, tuple[int, str]] = {}
+    deadline = time.monotonic() + _PATIENCE
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+    for number in sorted(numbers, key=lambda each: each not in likely):
+        if len(found) == len(nodes):
+            break
+        if time.monotonic() > deadline:
+            raise OSError(errno.ETIME, f"the files of {len(numbers)} processes take too long")
+        for node in _open_files(number) & set(nodes) - found.keys():
+            found[node] = (number, _name(number))
+    return found
+
+
+def _open_files(number: int) -> set[str]:
+    """What a process has open; nothing of one that has ended, or that we must not look at."""
+    folder = f"/proc/{number}/fd"
+    targets = set()
+    try:
+        for name in os.listdir(folder):
+            targets.add(os.readlink(f"{folder}/{name}"))
+    except OSError:
+        return targets
+    return targets
+
+
+def _name(number: int) -> str:
+    try:
+        name = pathlib.Path(f"/proc/{number}/comm").read_text(errors="replace")
+    except OSError:
+        return "?"
+    return "".join(filter(str.isprintable, name))

@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A function that a program has open is not given out, unless a request has it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db, rpc
+from cyborg.agent import discovery, opened
+from cyborg.db import models
+from cyborg.drivers import open_nodes, pci, privileged, registry
+from cyborg.drivers.pci import host_use
+from cyborg.handles import host_steps
+from cyborg.tests import hosts
+from cyborg.tests.contract import passes
+
+FREE, OPEN = "0000:5e:00.0", "0000:5f:00.0"
+
+
+@pytest.fixture
+def nodes(tmp_path, monkeypatch):
+    """The folder of device nodes; each is a plain file, which only its path tells."""
+    for name in ("vfio/devices", "infiniband"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.setattr(opened, "DEV", str(tmp_path))
+    return tmp_path
+
+
+@contextlib.contextmanager
+def program(path):
+    """Another process that has a file open."""
+    path.touch()
+    wait = "import sys; file = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", wait, str(path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    yield process.pid
+    process.communicate(timeout=60)
+
+
+def function(address, **facts):
+    common = {"vendor": "144d", "device": "a824", "class_code": "010802", "driver": "vfio-pci"}
+    return pci.Function(
+        address=address, subsystem_vendor="144d", subsystem_device="a801", **{**common, **facts}
+    )
+
+
+class Details:
+    """The files of functions, by address and path."""
+
+    def __init__(self, files):
+        self.files = files
+
+    def read(self, address, path):
+        try:
+            return self.files[address, path]
+        except KeyError:
+            raise FileNotFoundError(path) from None
+
+    names = read
+
+    def exists(self, address):
+        return True
+
+    def location(self, address):
+        return address
+
+    def product(self, vendor, device):
+        return None
+
+
+def look(conf, functions, files=None, *, asks=True):
+    snapshot = pci.Snapshot(functions, Details(files or {}), used={})
+    return opened.Opened(conf, asks=asks).look(snapshot, list(snapshot))
+
+
+GROUPS = [function(FREE, iommu_group="7"), function(OPEN, iommu_group="8")]
+
+
+@pytest.fixture
+def held(conf, tmp_path, monkeypatch):
+    """What a conductor says that requests have: None if none answers."""
+    conf.set_override("state_path", str(tmp_path))
+    said: dict[str, Any] = {"now": [], "times": 0}
+
+    def answer(_conf, _host, *, by_place):
+        assert by_place
+        said["times"] += 1
+        if said["now"] is None:
+            return None
+        return {json.dumps(pci.split(each) | {"trusted": "true"}): "i" for each in said["now"]}
+
+    monkeypatch.setattr(rpc, "held_handles", answer)
+    return said
+
+
+@pytest.mark.parametrize("node", ["vfio/8", "vfio/noiommu-8", "vfio/devices/vfio3"])
+def test_what_a_program_has_open_is_used_by_the_host(conf, nodes, held, node):
+    files = {(OPEN, "vfio-dev"): ["vfio3"]}
+    with program(nodes / node) as pid:
+        uses = look(conf, GROUPS, files)
+
+    assert uses.of(FREE) is None
+    assert f"process {pid} (" in uses.of(OPEN)
+    assert str(nodes / node) in uses.of(OPEN)
+    assert look(conf, GROUPS, files).of(OPEN) is None
+
+
+def test_rdma_without_an_address_is_a_use_too(conf, nodes, held):
+    cards = [function(each, class_code="020700", driver="mlx5_core") for each in (FREE, OPEN)]
+    files = {(FREE, "infiniband_verbs"): ["uverbs0"], (OPEN, "infiniband_verbs"): ["uverbs1"]}
+    with program(nodes / "infiniband/uverbs1"):
+        uses = look(conf, cards, files)
+
+    assert uses.of(FREE) is None
+    assert "uverbs1" in uses.of(OPEN)
+
+
+def test_what_a_request_has_stays(conf, nodes, held):
+    held["now"] = [OPEN]
+    with program(nodes / "vfio/8"):
+        assert look(conf, GROUPS).of(OPEN) is None
+
+
+def test_the_others_of_a_guests_group_are_not_the_hosts(conf, nodes, held):
+    held["now"] = [FREE]
+    with program(nodes / "vfio/8"):
+        group = [function(FREE, iommu_group="8"), function(OPEN, iommu_group="8")]
+        assert look(conf, group).of(OPEN) is None
+
+
+def test_while_no_conductor_answers_nothing_is_said_of_what_is_open(conf, nodes, held):
+    held["now"] = None
+    with program(nodes / "vfio/8"):
+        uses = look(conf, GROUPS)
+
+    assert uses.of(FREE) is None
+    with pytest.raises(OSError, match="no conductor says"):
+        uses.of(OPEN)
+
+
+def test_what_a_request_had_a_moment_ago_stays_until_it_is_closed(conf, nodes, held):
+    """A guest is released, and ends its process meanwhile; or the agent starts anew."""
+    held["now"] = [OPEN]
+    with program(nodes / "vfio/8"):
+        look(conf, GROUPS)
+        held["now"] = []
+        assert look(conf, GROUPS).of(OPEN) is None
+        assert "no request has it" in look(conf, GROUPS).of(OPEN)
+
+
+def test_it_is_asked_only_for_what_is_newly_open(conf, nodes, held):
+    held["now"] = [OPEN]
+    snapshot = pci.Snapshot(GROUPS, Details({}), used={})
+    watch = opened.Opened(conf, asks=True)
+    watch.look(snapshot, [FREE, OPEN])
+    assert held["times"] == 0
+    with program(nodes / "vfio/8"):
+        for _ in range(3):
+            watch.look(snapshot, [FREE, OPEN])
+    assert held["times"] == 1
+
+
+def test_what_the_agent_knows_counts_where_nobody_can_be_asked(conf, nodes, held):
+    held["now"] = [OPEN]
+    with program(nodes / "vfio/8"):
+        assert "no request" in look(conf, GROUPS, asks=False).of(OPEN)
+        look(conf, GROUPS)
+        assert look(conf, GROUPS, asks=False).of(OPEN) is None
+
+
+def test_only_functions_that_may_be_open_cause_a_look(conf, nodes, held, monkeypatch):
+    def fail(*_arguments):
+        raise OSError("it was looked")
+
+    monkeypatch.setattr(open_nodes, "holders", fail)
+    files = {(OPEN, "enable"): "0\n"}
+    idle = [function(OPEN, iommu_group="8"), function(FREE, driver="nvme", iommu_group="7")]
+
+    assert look(conf, idle, files).of(OPEN) is None
+    # Who may look and cannot has no answer, which is none.
+    with pytest.raises(OSError, match="it was looked"):
+        look(conf, idle, {(OPEN, "enable"): "1\n"}).of(OPEN)
+
+
+def test_the_look_has_an_end(nodes, monkeypatch):
+    monkeypatch.setattr(open_nodes, "_PATIENCE", -1)
+    with pytest.raises(OSError, match="take too long"):
+        open_nodes.holders([str(nodes / "vfio/8")])
+
+
+def test_likely_processes_are_looked_at_first(nodes, monkeypatch):
+    with program(nodes / "vfio/8") as pid:
+        seen = []
+        sound = open_nodes._open_files
+
+        def note(number):
+            seen.append(number)
+            return sound(number)
+
+        monkeypatch.setattr(open_nodes, "_open_files", note)
+        found = open_nodes.holders([str(nodes / "vfio/8")], [pid])
+    assert seen == [pid]
+    assert found[str(nodes / "vfio/8")][0] == pid
+
+
+CARDS = [{"card": "nvme-pm1733", "driver": "vfio-pci", "name": name} for name in "abc"]
+NVME = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
+
+
+def a_pass(used, unknown):
+    """What a pass offers, what it says nothing of, and what was looked at, each time."""
+    looks = []
+
+    def look(_functions, claimed):
+        looks.append(sorted(claimed))
+        return host_use.Uses(used={used: "a program has it"}, unknown={unknown: "who knows"})
+
+    names = ["nvme_driver", "nvidia_gpu_driver", "pci_driver"]
+    drivers = registry.load(passes.configured(NVME, names, "host-1")).drivers
+    found = discovery.Discovery("host-1", drivers, timeout=60, look=look).run()
+    offered = {device.control_path.place[4:] for device in found.devices["nvme_driver"]}
+    return offered, found.unread, looks
+
+
+def test_what_is_open_is_not_offered_and_what_is_not_known_stays_as_it_is(simulate):
+    simulated = simulate({"cards": [*CARDS, "connectx6"]})
+    used, unknown, free = sorted(map(simulated.card, "abc"))
+
+    offered, unread, looks = simulated.call(a_pass, used, unknown)
+
+    assert offered == {free}
+    assert unread == {unknown}
+    # Nothing that no driver claims.
+    assert looks == [[used, unknown, free]]
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.makes_up_rows
+def test_a_conductor_says_by_place_what_guests_have():
+    hosts.apply(hosts.card("a"))
+    assert host_steps.held_on(hosts.report().host, by_place=True) == {}
+    with db.writer() as session:
+        handle = session.scalars(sa.select(models.AttachHandle).limit(1)).one()
+        info, guest = handle.attach_info, models.new_uuid()
+        session.add(
+            models.Arq(
+                project_id="p",
+                state=models.BOUND,
+                device_profile_name="dp",
+                group={},
+                instance_uuid=guest,
+                attach_handle_id=handle.id,
+            )
+        )
+
+    assert host_steps.held_on(hosts.report().host, by_place=True) == {info: guest}
+
+
+def test_the_helper_looks_as_the_agent_would(nodes):
+    privileged.watching.set_client_mode(False)
+    with program(nodes / "vfio/8") as pid:
+        found = privileged.node_holders([str(nodes / "vfio/8")], [])
+    assert found[str(nodes / "vfio/8")][0] == pid
