@@ -81,12 +81,17 @@ class NvmeController(pci.PciDriver):
         return readings.hwmon(function, *_controllers(function, functions))
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
-        """The controller is dead, is used by the host, or shares its disk with another.
+        """The controller is dead or offline, is used by the host, or shares its disk with another.
 
         Volumes and RAID need not be mounted: virtual machines and storage daemons use them
         directly. If a disk has two ports, one must be kept from guests.
         """
         address = function.address
+        if _was_not_started(function, functions):
+            return (
+                f"The host's driver could not start NVMe controller {address}: bring it online, "
+                "with nvme virt-mgmt"
+            )
         for path in _controllers(function, functions):
             if functions.required_state(address, f"{path}/state", _STATES) == _DEAD:
                 return f"NVMe controller {address} is dead"
@@ -327,6 +332,18 @@ def _method(
     if method is None and (action == "sanitize" or strategy != "auto"):
         raise RuntimeError(f"it has no {action} erasure with strategy {strategy}")
     return method
+
+
+def _was_not_started(function: pci.Function, functions: pci.Snapshot) -> bool:
+    """Whether the host's driver has tried a virtual function in vain: its controller is offline.
+
+    One that was kept from that driver, or given another, looks the same online and offline.
+    """
+    card = functions.get(function.pf or "")
+    if function.driver is not None or card is None or card.driver != "nvme":
+        return False
+    kept = functions.text(function.address, "driver_override") not in {None, "", "(null)"}
+    return not kept and functions.text(card.address, "sriov_drivers_autoprobe") == "1"
 
 
 def _controllers(function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:

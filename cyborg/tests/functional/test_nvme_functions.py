@@ -131,3 +131,24 @@ def test_only_the_namespaces_of_the_function_are_erased(simulate_live):
     assert host.writes() == []
     assert host.call(erase, second, "") == ""
     assert host.writes() == [("/dev/nvme11n1", f"zero 0 {SECTORS * 512}")]
+
+
+def test_a_function_that_the_hosts_driver_could_not_start_is_unhealthy(simulate):
+    simulated = simulate({"cards": [card()]})
+    disk = simulated.card("disk")
+    offline, _sound = simulated.vfs(disk)
+    simulated.detach(offline)
+
+    def sick() -> set[str]:
+        (only,) = simulated.call(passes.run, ["nvme_driver"], spec())
+        devices = only.devices["nvme_driver"]
+        assert len(devices) == 2
+        return {pci.join(each.control_path.cpid_info) for each in devices if each.unhealthy}
+
+    assert sick() == {offline}
+    # One that was kept from that driver looks so too, and is ready for a guest.
+    simulated.files.put(f"{simulated.path(offline)}/driver_override", "vfio-pci")
+    assert sick() == set()
+    simulated.files.put(f"{simulated.path(offline)}/driver_override", "(null)")
+    simulated.files.put(f"{simulated.path(disk)}/sriov_drivers_autoprobe", "0")
+    assert sick() == set()
