@@ -7,7 +7,7 @@ Nothing that an operator may take for an accelerator is left out silently.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from cyborg.agent import discovery
@@ -87,16 +87,51 @@ def _left_out(
 ) -> Iterator[pci.Function]:
     offered = _offered(functions, findings)
     host = _Host(functions, findings, enabled, {})
+    listed = _listed(functions, enabled)
+    # The drivers that need those have an error.
+    shown: Set[str] = frozenset()
+    with contextlib.suppress(OSError):
+        shown = pci.shown(functions)
     for function in functions.values():
         if function.address in offered:
             continue
+        is_listed = function.address in listed
         # What is said of a card is not said again of each part, and not all parts can be used.
         if function.pf is not None and not (
-            function.pf in offered and _is_refused(function, host)
+            (function.pf in offered or (is_listed and function.pf not in listed))
+            and _is_refused(function, host)
         ):
             continue
-        if pci.may_be_accelerator(function, functions):
+        if is_listed or pci.may_be_accelerator(function, shown):
             yield function
+
+
+def _listed(functions: pci.Snapshot, enabled: Mapping[str, base.Driver]) -> Set[str]:
+    """The functions that an operator's list names. Bridges are in many, and mean nothing."""
+    found: set[str] = set()
+    for driver in enabled.values():
+        # A driver that fails has an error.
+        with contextlib.suppress(Exception):
+            found |= driver.named(functions) if isinstance(driver, base.Listing) else set()
+    return {each for each in found if not functions[each].class_code.startswith(pci.BRIDGE)}
+
+
+def unmatched(findings: discovery.Findings, enabled: Mapping[str, base.Driver]) -> dict[str, str]:
+    """What objects of the operator's lists select nothing, by driver."""
+    said: dict[str, str] = {}
+    functions = findings.functions
+    for name, driver in enabled.items():
+        with contextlib.suppress(Exception):
+            if functions is not None and isinstance(driver, base.Listing):
+                said[name] = "; ".join(driver.unmatched(functions))
+    return {name: sentence for name, sentence in said.items() if sentence}
+
+
+def joined(*said: Mapping[str, str]) -> dict[str, str]:
+    """The sentences of all, by driver."""
+    names = dict.fromkeys(name for each in said for name in each)
+    sentences = {name: [each[name] for each in said if each.get(name)] for name in names}
+    return {name: "; ".join(found) for name, found in sentences.items() if found}
 
 
 def _is_refused(part: pci.Function, host: _Host) -> bool:

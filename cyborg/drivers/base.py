@@ -11,7 +11,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -398,6 +398,17 @@ class Explaining(Protocol):
 
     def why_not_offered(self, function: Function, functions: Snapshot) -> Refusal | None:
         """Why, by the last :meth:`Driver.discover`; None if the driver has no reason of its own."""
+
+
+@runtime_checkable
+class Listing(Protocol):
+    """The driver has a list by which the operator selects PCI functions."""
+
+    def named(self, functions: Snapshot) -> Set[str]:
+        """The functions that the list selects and the driver could have, offered or not."""
+
+    def unmatched(self, functions: Snapshot) -> Iterable[str]:
+        """A sentence for each object of the list that selects nothing."""
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ import fnmatch
 import logging
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,21 @@ class MdevDriver(mdev_handles.HostSteps):
     def problems(self) -> Sequence[str]:
         """What is wrong with parents that were left out of the last pass."""
         return self._problems
+
+    def named(self, functions: pci.Snapshot) -> Set[str]:
+        """The parents that are PCI functions."""
+        return self.claims(functions).keys()
+
+    def unmatched(self, functions: pci.Snapshot) -> Sequence[str]:
+        """A sentence for each object of the list that selects no parent."""
+        del functions
+        parents = sysfs.listing(str(_PARENTS))
+        used = {id(self._spec(each)) for each in parents}
+        return [
+            f"Object {number} of [mdev] mdev_spec matches no parent on this host"
+            for number, each in enumerate(self._specs, 1)
+            if id(each) not in used
+        ]
 
     def _spec(self, parent: str) -> _Spec | None:
         return next((spec for spec in self._specs if fnmatch.fnmatch(parent, spec.parent)), None)

@@ -59,7 +59,7 @@ class Finder:
             if driver is not None:
                 _add(found, driver, self._described(driver, function, functions, of_ironic))
             elif address not in of_ironic:
-                found.unknown += pci.may_be_accelerator(function, functions)
+                found.unknown += pci.may_be_accelerator(function)
         for each in accelerators:
             if each.address not in owners.of:
                 _add(found, _NO_DRIVER, _device_of_ironic(each))
@@ -81,10 +81,7 @@ class Finder:
                 address: exactness
                 for address, exactness in claimed.items()
                 if address in functions
-                and (
-                    name in self._enabled
-                    or pci.may_be_accelerator(functions[address], functions)
-                )
+                and (name in self._enabled or pci.may_be_accelerator(functions[address]))
             }
 
     def _described(

@@ -24,6 +24,7 @@ _CARDS = {
     ("8086", "09c4"): "PAC_ARRIA10",
     ("8086", "0b2b"): "PAC_D5005",
     ("8086", "0b30"): "PAC_N3000",
+    ("8086", "af00"): "OFS",
     ("8086", "bcbd"): "INTEGRATED_5",
     ("8086", "bcc0"): "INTEGRATED_6",
     ("8086", "bcce"): "OFS",
@@ -31,7 +32,7 @@ _CARDS = {
     ("1c2c", "1001"): "PAC_N5011",
 }
 #: Cards of the Open FPGA Stack have further functions with the same ids, which guests can use.
-_OFS = ("8086", "bcce")
+_OFS = (("8086", "af00"), ("8086", "bcce"))
 _NOTHING_LOADED = re.compile(r"f+|0+")
 
 
@@ -84,7 +85,7 @@ class IntelFpgaDriver(pci.PciDriver):
         first = _first_of_slot(function)
         if function.address == first or functions.names(function.address, "fpga_region"):
             return None
-        if (function.vendor, function.device) != _OFS:
+        if (function.vendor, function.device) not in _OFS:
             return None
         self.refuse(function, f"it is a part of FPGA {first}")
         return ()

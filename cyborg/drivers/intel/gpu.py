@@ -28,14 +28,22 @@ class IntelGpuDriver(pci.PciDriver):
             address: exactness
             for address, exactness in claimed.items()
             if not _is_in_processor(functions[address])
+            or self._is_meant(functions[address], functions)
         }
+
+    def _is_meant(self, function: pci.Function, functions: pci.Snapshot) -> bool:
+        """Whether the operator lists graphics of the processor's bus: in a guest, cards have it."""
+        spec = self.spec(function, functions)
+        return spec is not None and not spec.exclude and spec.is_exact
 
     def why_not_offered(
         self, function: pci.Function, functions: pci.Snapshot
     ) -> base.Refusal | None:
         """As any driver does, and the graphics of a processor."""
-        if function.vendor == "8086" and _is_in_processor(function):
-            return base.Refusal(reason="it is the processor's own graphics")
+        is_own = function.vendor == "8086" and _is_in_processor(function)
+        if is_own and not self._is_meant(function, functions):
+            remedy = f"{self.option} with its product_id or address"
+            return base.Refusal(reason="it is the processor's own graphics", remedy=remedy)
         return super().why_not_offered(function, functions)
 
     def resource(self, function: pci.Function) -> str:

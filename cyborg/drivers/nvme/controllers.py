@@ -199,9 +199,9 @@ class NvmeDriver(NvmeController):
     def divided(
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
-        """The virtual functions of the controller, if the operator wants those given out."""
-        own = self.own(function, functions)
-        if own.get("functions") != "virtual":
+        """The virtual functions, if the operator wants or lists those, and not the controller."""
+        own, claimed = self.own(function, functions), self.claims(functions)
+        if own.get("functions") != "virtual" and function.address in claimed:
             return None
         reason, remedy = None, self.option
         if own.get("clear_action") == "sanitize":
@@ -212,7 +212,7 @@ class NvmeDriver(NvmeController):
         if reason is not None:
             self.refuse(function, reason, remedy)
             return []
-        mine = self.claims(functions).keys() - host.foreign
+        mine = claimed.keys() - host.foreign
         devices = []
         for vf in (functions[address] for address in function.vfs if address in mine):
             offered = self._offered([vf], functions, mine, host.foreign)

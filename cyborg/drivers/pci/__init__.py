@@ -6,15 +6,16 @@ the :class:`Function` values of one walk, which :func:`scan` makes.
 """
 
 from cyborg.drivers.pci.driver import PciDriver
+from cyborg.drivers.pci.kinds import may_be_accelerator, shown
 from cyborg.drivers.pci.match import Match
 from cyborg.drivers.pci.snapshot import (
+    BRIDGE,
     Details,
     Function,
     Snapshot,
     Vanished,
     can_carry,
     join,
-    may_be_accelerator,
     once,
     reason_to_keep,
     split,
@@ -22,6 +23,7 @@ from cyborg.drivers.pci.snapshot import (
 from cyborg.drivers.pci.walk import scan
 
 __all__ = [
+    "BRIDGE",
     "Details",
     "Function",
     "Match",
@@ -34,5 +36,6 @@ __all__ = [
     "once",
     "reason_to_keep",
     "scan",
+    "shown",
     "split",
 ]

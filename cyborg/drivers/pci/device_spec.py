@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: Parts of an address: name, digits, largest value. Nova calls the device number "slot".
-_PARTS = (("domain", 4, 0xFFFF), ("bus", 2, 0xFF), ("slot", 2, 0x1F), ("function", 1, 0x7))
+_PARTS = (("domain", 4, 0xFFFFFFFF), ("bus", 2, 0xFF), ("slot", 2, 0x1F), ("function", 1, 0x7))
 _KNOWN_KEYS = frozenset(
     {
         "vendor_id",
@@ -49,6 +49,9 @@ class _Address(Protocol):
     def may_be(self, address: str) -> bool:
         """Whether it may be that of a function of which nothing else is known."""
 
+    def has_domain(self, domain: str) -> bool:
+        """Whether the operator has written the domain in full."""
+
     @property
     def digits(self) -> int:
         """How many digits of an address it fixes."""
@@ -70,6 +73,10 @@ class _Globs:
     def may_be(self, address: str) -> bool:
         """Whether it may be that of the function."""
         return self._fit(address)
+
+    def has_domain(self, domain: str) -> bool:
+        """Whether the operator has written the domain in full."""
+        return self.globs[0] == domain
 
     @property
     def digits(self) -> int:
@@ -101,6 +108,10 @@ class _Expressions:
             expression.match(part) for expression, part in zip(self.expressions, parts, strict=True)
         )
 
+    def has_domain(self, domain: str) -> bool:
+        """Whether the operator has written the domain in full."""
+        return self.expressions[0].pattern == domain
+
     @property
     def digits(self) -> int:
         """How many parts of an address it fixes: the digits of an expression cannot be counted."""
@@ -122,6 +133,11 @@ class _Interface:
         """Whether it may be that of the function: its interfaces are not known."""
         del address
         return True
+
+    def has_domain(self, domain: str) -> bool:
+        """Never: the operator need not know it."""
+        del domain
+        return False
 
     @property
     def digits(self) -> int:
@@ -161,6 +177,11 @@ class Spec(Tags):
         """How many digits of ids and address it fixes."""
         ids = (self.vendor_id, self.product_id)
         return sum(len(text) for text in ids if text is not None) + self.address.digits
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it names a product or a place, and not just a vendor."""
+        return self.product_id is not None or self.address.digits > 0
 
     def may_match(self, address: str) -> bool:
         """Whether a function of which nothing but the address is known may match."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
@@ -29,11 +30,14 @@ from cyborg.drivers.pci import (
 )
 from cyborg.drivers.pci.match import Match, ids_of
 from cyborg.drivers.pci.snapshot import (
+    BOOTED_WITH,
+    FAR_DOMAIN,
     Function,
     Snapshot,
     Vanished,
     join,
     reason_to_keep,
+    split,
 )
 
 LOG = logging.getLogger(__name__)
@@ -44,6 +48,7 @@ _FREE_ITS_GROUP = (
     "bind the other function to vfio-pci, or list both with one board in [pci] device_spec"
 )
 _LOOK_AT_THE_CARD = "look at the card and its driver"
+_LIST_FOR_PCI_DRIVER = "[pci] device_spec, for the driver pci_driver"
 
 
 class PciDriver:
@@ -68,6 +73,8 @@ class PciDriver:
     listed: ClassVar[bool] = False
     #: The option group whose ``device_spec`` limits what the driver takes.
     group: ClassVar[str]
+    #: Why a function that the operator lists may be none for this driver, and what to do.
+    unfit: ClassVar[tuple[str, str]] = ("the driver does not know it", _LIST_FOR_PCI_DRIVER)
     #: Further keys of this driver's ``device_spec``, each with its permitted values; None: any.
     own_keys: ClassVar[Mapping[str, Set[str] | None]] = MappingProxyType({})
 
@@ -88,6 +95,8 @@ class PciDriver:
         #: What ``[cleaning]`` says of each resource class. No option of it changes while we run.
         self._policies: dict[str, str] = {}
         self._digits: dict[tuple[str, ...], int | None] = {}
+        #: The objects of the operator's list that match functions of the last walk themselves.
+        self._matching: dict[str, device_spec.Spec] = {}
         self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
 
     # Hooks.
@@ -164,6 +173,7 @@ class PciDriver:
 
     def _claims(self, functions: Snapshot) -> dict[str, int]:
         claimed = {}
+        self._matching = {}
         candidates: Iterable[Function] = functions.values()
         if self._vendors is not None:
             candidates = itertools.chain.from_iterable(map(functions.of_vendor, self._vendors))
@@ -174,10 +184,39 @@ class PciDriver:
         # A card with all its virtual functions has one driver, unless another matches those better.
         for address in list(claimed) if self.expose != "each" else ():
             for vf in functions[address].vfs:
-                spec = device_spec.first_match(self._specs, functions[vf], functions)
-                if spec is None or not spec.exclude:
+                own = self._own_spec(functions[vf], functions)
+                if own is None or not own.exclude:
                     claimed[vf] = max(claimed.get(vf, 0), claimed[address])
         return claimed
+
+    def named(self, functions: Snapshot) -> Set[str]:
+        """The functions that objects of the operator's list match, and that are of its kind."""
+        self.claims(functions)
+        return {address for address, each in self._matching.items() if not each.exclude}
+
+    def unmatched(self, functions: Snapshot) -> Sequence[str]:
+        """A sentence for each object of the operator's list that selects nothing."""
+        claimed = self.claims(functions)
+        matching = self._matching.items()
+        used = {id(each) for address, each in matching if address in claimed or each.exclude}
+        said = []
+        for number, each in enumerate(self._specs, 1):
+            if id(each) in used or any(map(each.may_match, functions.faults)):
+                continue
+            fitting = [name for name in functions if each.matches(functions[name], functions)]
+            if not fitting:
+                said.append(f"Object {number} of {self.option} matches nothing on this host")
+            elif not each.exclude:
+                said.append(self._why_unused(number, fitting, functions))
+        return said
+
+    def _why_unused(self, number: int, fitting: Sequence[str], functions: Snapshot) -> str:
+        """Why an object of the list selects none of the functions that it matches."""
+        first = functions[fitting[0]]
+        more = f" and {len(fitting) - 1} more" if len(fitting) > 1 else ""
+        is_taken = self._own_spec(first, functions) is not self._specs[number - 1]
+        why = "an object before it matches, too" if is_taken else self.unfit[0]
+        return f"Object {number} of {self.option} matches only {first.address}{more}: {why}"
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every device of this kind that can be given out."""
@@ -188,12 +227,12 @@ class PciDriver:
             self._problems.append(f"{self.option} is not set, so the driver reports nothing")
             return
         functions = host.pci
-        mine = self.claims(functions).keys() - host.foreign
+        mine = self._mine(functions, host.foreign)
         done: set[str] = set()
-        for address in sorted(mine):
-            function = functions[address]
-            if address in done or (function.pf is not None and self.expose != "each"):
+        for address in sorted({self._card(functions[each]) for each in mine}):
+            if address in done or address not in functions:
                 continue
+            function = functions[address]
             try:
                 found = tuple(self._found(function, functions, mine, host, done))
             except Vanished as exc:
@@ -251,20 +290,32 @@ class PciDriver:
 
     def why_not_offered(self, function: Function, functions: Snapshot) -> base.Refusal | None:
         """What kept the function out of the last pass, or why the driver did not take it."""
-        refused = self._refusals.get(function.address)
+        refused = self._last_refusal(function)
         if refused is not None or (self.listed and not self._specs):
             return refused
         # A card is listed with all of its virtual functions.
-        if function.pf is not None and not any(each.exclude for each in self._specs):
-            return None
+        is_told = function.pf is None or any(each.exclude for each in self._specs)
         card = functions.get(function.pf or function.address, function)
-        if not any(match.fits(each) for match in self.match for each in (function, card)):
+        kinds = (match.fits(each) for match in self.match for each in (function, card))
+        if not is_told or not any(kinds):
             return None
-        spec = device_spec.first_match(self._specs, function, functions)
+        spec = self._own_spec(function, functions)
         if spec is not None and spec.exclude:
             return base.Refusal(reason=f"{self.option} excludes it", remedy=self.option)
+        if spec is not None and function.address not in self.claims(functions):
+            reason, remedy = self.unfit
+            return base.Refusal(reason=f"{self.option} lists it, and {reason}", remedy=remedy)
         if self._specs and spec is None and not self.listed and function.pf is None:
             return base.Refusal(reason=f"{self.option} does not list it", remedy=self.option)
+        return None
+
+    def _last_refusal(self, function: Function) -> base.Refusal | None:
+        """What kept the function out of the last pass, or one of its virtual functions."""
+        for address in (function.address, *function.vfs):
+            refused = self._refusals.get(address)
+            if refused is not None:
+                of = "" if address == function.address else f"of its virtual function {address}: "
+                return replace(refused, reason=f"{of}{refused.reason}")
         return None
 
     def described(self, function: Function, functions: Snapshot) -> base.Device:
@@ -279,8 +330,10 @@ class PciDriver:
         )
 
     def spec(self, function: Function, functions: Snapshot) -> device_spec.Spec | None:
-        """The object of the operator's list for a function, or None."""
-        return device_spec.first_match(self._specs, function, functions)
+        """The object of the operator's list for a function, or for its card, or None."""
+        own = self._own_spec(function, functions)
+        card = functions.get(function.pf or "")
+        return own if own is not None or card is None else self._own_spec(card, functions)
 
     @property
     def option(self) -> str:
@@ -289,10 +342,27 @@ class PciDriver:
 
     def own(self, function: Function, functions: Snapshot) -> Mapping[str, str]:
         """The operator's values of ``own_keys`` for a function."""
-        spec = device_spec.first_match(self._specs, function, functions)
+        spec = self.spec(function, functions)
         return spec.own if spec is not None else {}
 
     # What is given out.
+
+    def _mine(self, functions: Snapshot, foreign: Set[str]) -> Set[str]:
+        """The functions that are this driver's: a part of another's card if it is listed itself."""
+        mine = self.claims(functions).keys() - foreign
+        return {
+            each
+            for each in mine
+            if self._card(functions[each]) in mine or self._own_spec(functions[each], functions)
+        }
+
+    def _card(self, function: Function) -> str:
+        """The address of the function's device: of a part, that of its card."""
+        return function.address if self.expose == "each" else function.pf or function.address
+
+    def _own_spec(self, function: Function, functions: Snapshot) -> device_spec.Spec | None:
+        """The object of the operator's list that matches the function itself, or None."""
+        return device_spec.first_match(self._specs, function, functions)
 
     def _found(
         self,
@@ -308,6 +378,10 @@ class PciDriver:
             yield from divided
             return
         given = self._given(function, functions, mine)
+        if not given:
+            for vf in mine & set(function.vfs):
+                reason = "it is a virtual function, and this driver offers whole cards"
+                self.refuse(functions[vf], reason, _LIST_FOR_PCI_DRIVER)
         done.update(each.address for each in given)
         together = "card" if self.expose == "slot" else None
         offered = self._offered(given, functions, mine, host.foreign, together)
@@ -316,19 +390,29 @@ class PciDriver:
             yield self.refine(device, function, functions)
 
     def _exactness(self, function: Function, functions: Snapshot) -> int:
+        is_part = function.pf is not None and self.expose != "each"
+        digits = self._fitting(function)
+        if digits is None and is_part:
+            digits = self._fitting(functions.get(function.pf or "", function))
+        if digits is None:
+            return 0
+        spec = self._own_spec(function, functions)
+        if spec is not None:
+            self._matching[function.address] = spec
+            return 0 if spec.exclude else max(1, digits + spec.digits)
+        # A part that is not listed itself goes with its card.
+        if is_part or self.listed:
+            return 0
+        return digits if all(each.exclude for each in self._specs) else 0
+
+    def _fitting(self, function: Function) -> int | None:
+        """How many digits of the function the driver matches, or None if it does not match."""
         ids = ids_of(function)
         if ids not in self._digits:
             # A match that fixes no digit is a match.
             fitting = [max(1, match.digits) for match in self.match if match.fits(function)]
             self._digits[ids] = max(fitting, default=None)
-        digits = self._digits[ids]
-        if digits is None:
-            return 0
-        spec = device_spec.first_match(self._specs, function, functions)
-        if spec is not None:
-            return 0 if spec.exclude else max(1, digits + spec.digits)
-        only_excludes = all(each.exclude for each in self._specs)
-        return digits if only_excludes and not self.listed else 0
+        return self._digits[ids]
 
     def _given(
         self, function: Function, functions: Snapshot, mine: Set[str]
@@ -344,7 +428,7 @@ class PciDriver:
                 and each.pf is None
                 and each.address.rpartition(".")[0] == slot
             ]
-        return [function]
+        return [function] if function.address in mine else []
 
     def _offered(
         self,
@@ -388,9 +472,12 @@ class PciDriver:
         self, function: Function, functions: Snapshot, foreign: Set[str]
     ) -> base.Refusal | None:
         """Why a function stays with the host, whatever its IOMMU group, or None."""
-        reason = reason_to_keep(function, functions)
+        spec = self._own_spec(function, functions)
+        is_listed = spec is not None and not spec.exclude
+        far = spec is not None and spec.address.has_domain(split(function.address)["domain"])
+        reason = reason_to_keep(function, functions, listed=is_listed, far=far and is_listed)
         if reason is not None:
-            return base.Refusal(reason=reason)
+            return base.Refusal(reason=reason, remedy=self._lifted_by(reason))
         kept = self.why_kept(function, functions)
         if kept is not None:
             return base.Refusal(reason=kept[0], remedy=kept[1])
@@ -400,10 +487,18 @@ class PciDriver:
         reason = reason_to_keep_whole(function, functions, foreign)
         return base.Refusal(reason=reason, remedy=_FREE_ITS_PARTS) if reason else None
 
+    def _lifted_by(self, reason: str) -> str:
+        """What an operator can do about a reason to keep a function."""
+        lifts = {
+            BOOTED_WITH: f"{self.option} if it is bound to vfio-pci: the host has no screen then",
+            FAR_DOMAIN: f"{self.option} with the domain in full, for guests other than Nova's",
+        }
+        return lifts.get(reason, "")
+
     def _excluded_part(self, function: Function, functions: Snapshot) -> str | None:
         """Why the operator's list forbids to give a card out whole, or None."""
         for vf in function.vfs if self._specs else ():
-            spec = device_spec.first_match(self._specs, functions[vf], functions)
+            spec = self._own_spec(functions[vf], functions)
             if spec is not None and spec.exclude:
                 return f"its virtual function {vf} stays with the host"
         return None
@@ -432,7 +527,7 @@ class PciDriver:
         return devices.device_of(function, kind, tuple(deployables), place=place)
 
     def _kind(self, function: Function, functions: Snapshot) -> str:
-        spec = device_spec.first_match(self._specs, function, functions)
+        spec = self.spec(function, functions)
         return (spec.type if spec else None) or self.type
 
     def _place(self, function: Function) -> str:
@@ -448,7 +543,7 @@ class PciDriver:
         """The functions as a deployable with a handle each."""
         function = members[0]
         attributes = self._attributes(function, functions)
-        spec = device_spec.first_match(self._specs, function, functions)
+        spec = self.spec(function, functions)
         traits = (*self.traits(function, functions), *(spec.traits if spec else ()))
         deployable = base.Deployable(
             name=name,
@@ -494,7 +589,7 @@ class PciDriver:
 
     def _named_product(self, function: Function, functions: Snapshot) -> str | None:
         """The operator's name of the product, or None."""
-        spec = device_spec.first_match(self._specs, function, functions)
+        spec = self.spec(function, functions)
         return spec.product if spec is not None else None
 
     def refuse(self, function: Function, reason: str, remedy: str = "") -> None:
@@ -520,7 +615,7 @@ def reason_to_keep_whole(
             return f"its virtual function {vf} is another driver's"
         if functions[vf].has_guest_driver:
             return f"its virtual function {vf} is kept for a guest"
-        reason = reason_to_keep(functions[vf], functions)
+        reason = reason_to_keep(functions[vf], functions, listed=True, far=True)
         reason = reason or facts.division(functions[vf], functions, of_card=True)
         if reason is not None:
             return f"its virtual function {vf} is in use: {reason}"

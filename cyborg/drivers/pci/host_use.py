@@ -19,7 +19,7 @@ import re
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -59,20 +59,23 @@ class Uses:
     """How the host uses functions, by address.
 
     ``unknown`` are functions of which that cannot be told, each with what cannot be read; ``doubt``
-    is what cannot be read, if that may be about any other function.
+    is what cannot be read, if that may be about any other function, and ``network_doubt`` if it may
+    be about any that is no disk's.
     """
 
     used: Mapping[str, str]
     unknown: Mapping[str, str] = field(default_factory=dict)
     doubt: str | None = None
+    network_doubt: str | None = None
 
-    def of(self, address: str) -> str | None:
-        """How the host uses a function, or None.
+    def of(self, address: str, *, is_disks: bool = False) -> str | None:
+        """How the host uses a function, or None. ``is_disks``: it controls disks.
 
         :raises OSError: that cannot be told
         """
         use = self.used.get(address)
-        doubt = self.unknown.get(address, self.doubt)
+        of_any = self.doubt if is_disks else self.doubt or self.network_doubt
+        doubt = self.unknown.get(address, of_any)
         if use is None and doubt is not None:
             raise OSError(doubt)
         return use
@@ -85,8 +88,10 @@ def read(ports: Mapping[str, str] = MappingProxyType({})) -> Uses:
     """
     finder = _Finder(ports)
     finder.look_at_networks()
+    of_networks = finder.found().doubt
+    finder.forget_doubt()
     finder.look_at_disks()
-    return finder.found()
+    return replace(finder.found(), network_doubt=of_networks)
 
 
 def volumes() -> Uses:
@@ -111,6 +116,10 @@ class _Finder:
     def found(self) -> Uses:
         """What has been found so far."""
         return Uses(used=self._used, unknown=self._unknown, doubt=self._doubt)
+
+    def forget_doubt(self) -> None:
+        """What is looked at next is doubtful for reasons of its own."""
+        self._doubt = None
 
     def look_at_networks(self) -> None:
         """Interfaces with an address or a route, and those that something is built on."""

@@ -67,6 +67,7 @@ class NicDriver(NetworkCards):
     match = (pci.Match(class_code="02*"),)
     listed = True
     group = "nic_driver"
+    unfit = ("it has no SR-IOV", "SR-IOV in the firmware, or [pci] device_spec")
     own_keys = MappingProxyType(
         {"physical_network": None, "trusted": _BOOLEANS, "remote_managed": _BOOLEANS}
     )

@@ -24,6 +24,8 @@ DEVICES = "/sys/bus/pci/devices"
 #: Classes of functions that can have disks or networks of the host: storage and network
 #: controllers, SD hosts, and buses such as USB, Fibre Channel and InfiniBand.
 _HOST_CLASSES = ("01", "02", "0805", "0c")
+#: Those that have no networks.
+_DISKS = ("01", "0805")
 #: Bridges, of the kinds that lead to other functions: of the host, ISA, PCI, CardBus, and
 #: semi-transparent ones. The switch of an HGX board (0680) is an end point.
 _BRIDGES = ("0600", "0601", "0604", "0607", "0609")
@@ -32,10 +34,9 @@ BRIDGE = "06"
 #: of bridges: to PCI and to CardBus.
 _HEADER_TYPE, _HEADER_MASK, _END_POINT_HEADER, _BRIDGE_HEADERS = 0x0E, 0x7F, 0, (1, 2)
 
-#: Display controllers, processing accelerators, coprocessors, and system peripherals such as DSA.
-_ACCELERATORS = ("03", "12", "0b40", "0880")
-#: Disks, networks, memory, bridges and buses are no accelerators: not looked at any closer.
-_NO_ACCELERATORS = ("01", "02", "05", "06", "0c")
+#: Reasons to keep a function that the operator can lift.
+BOOTED_WITH = "it is the graphics card that the host was booted with"
+FAR_DOMAIN = "guests have no PCI domain above ffff"
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -301,7 +302,9 @@ class Snapshot(Mapping[str, Function]):
         if self._uses is None:
             ports = {name: each.address for each in self.values() for name in each.netdevs}
             self._uses = host_use.read(ports)
-        return self._uses.of(function.address)
+        return self._uses.of(
+            function.address, is_disks=function.class_code.startswith(_DISKS)
+        )
 
     def volume(self, function: Function) -> str | None:
         """A disk of the function that is part of a volume or RAID of the host, mounted or not.
@@ -370,18 +373,6 @@ def can_carry(function: Function) -> bool:
     return function.class_code.startswith(_HOST_CLASSES)
 
 
-def may_be_accelerator(function: Function, functions: Snapshot) -> bool:
-    """Whether an operator may take the function for an accelerator, by its class and directory."""
-    if function.class_code.startswith(_ACCELERATORS):
-        return True
-    if function.class_code.startswith(_NO_ACCELERATORS):
-        return False
-    try:
-        return bool(functions.names(function.address, "accel"))
-    except (OSError, Vanished):
-        return False
-
-
 def is_bridge(function: Function) -> bool:
     """Whether other functions are behind the function.
 
@@ -400,17 +391,22 @@ def is_bridge(function: Function) -> bool:
     return kind in _BRIDGE_HEADERS
 
 
-def reason_to_keep(function: Function, functions: Snapshot) -> str | None:
+def reason_to_keep(
+    function: Function, functions: Snapshot, *, listed: bool = False, far: bool = False
+) -> str | None:
     """Why a function must stay with the host, even if the operator lists it, or None.
+
+    ``listed`` says that the operator does, and ``far`` that it is with its domain written in full.
 
     :raises OSError: that cannot be told
     """
     if is_bridge(function):
         return "it is a bridge"
-    if function.boot_vga:
-        return "it is the graphics card that the host was booted with"
-    if len(split(function.address)["domain"]) > 4:
-        return "guests have no PCI domain above ffff"
+    # A host without a screen needs none, and firmware names one all the same.
+    if function.boot_vga and not (listed and function.has_guest_driver):
+        return BOOTED_WITH
+    if len(split(function.address)["domain"]) > 4 and not far:
+        return FAR_DOMAIN
     use = functions.use(function) if can_carry(function) else None
     return use or _quiet_use(function) or functions.opened().of(function.address)
 

@@ -18,6 +18,12 @@ def names(devices) -> list[str]:
     return [deployable.name for device in devices for deployable in device.deployables]
 
 
+def product_of(simulated, card: str) -> str:
+    """The id of a card's product, in upper case."""
+    path = f"{simulated.path(simulated.card(card))}/device"
+    return pathlib.Path(simulated.files.path(path)).read_text().strip()[2:].upper()
+
+
 def found(simulated, *drivers: str, text: str = "") -> dict[str, tuple[base.Device, ...]]:
     (only,) = simulated.call(passes.run, list(drivers), text)
     assert only.errors == {}
@@ -34,14 +40,14 @@ class TestAccel(contract.SimulatedDriverContract):
         assert names(devices) == [f"host-1_{simulated.card(card)}" for card in cards]
         assert {device.type for device in devices} == {"AICHIP"}
 
-    def test_the_class_is_of_vendor_and_kernel_driver(self, devices):
+    def test_the_class_is_of_vendor_and_product_or_its_family(self, simulated, devices):
         classes = [device.deployables[0].resource_class for device in devices]
 
         assert classes == [
             "CUSTOM_QUALCOMM_QAIC",
             "CUSTOM_AMD_AMDXDNA",
             "CUSTOM_TENSTORRENT_TENSTORRENT",
-            "CUSTOM_19E5_DEVDRV_DEVICE_DRIVER",
+            f"CUSTOM_19E5_{product_of(simulated, 'ascend910')}",
         ]
         assert devices[0].deployables[0].traits[:3] == (
             "OWNER_CYBORG",
@@ -72,16 +78,51 @@ def test_the_operator_names_class_and_cards_of_accelerators(simulate):
     assert "CUSTOM_FAST" in device.deployables[0].traits
 
 
-def test_accelerators_of_other_classes_are_known_by_their_ids(simulate):
-    coral = {"card": "tenstorrent", "id": "1ac1:089a", "class": "088000", "driver": "apex"}
-    other = {**coral, "id": "1ac1:ffff"}
-    simulated = simulate({"cards": [{**coral, "name": "coral"}, {**other, "name": "other"}]})
+#: Ids, class and driver of accelerators that no driver of their own takes, and what they become.
+BY_KIND = {
+    "coral": ("1ac1:089a", "088000", "apex", "CUSTOM_CORAL_APEX"),
+    "hailo-8": ("1e60:2864", "0b4000", "hailo", "CUSTOM_HAILO_2864"),
+    "hailo-10h": ("1e60:45c4", "0b4000", "hailo1x", "CUSTOM_HAILO_45C4"),
+    "hygon": ("1d94:54b7", "0b4000", "hydcu", "CUSTOM_HYGON_54B7"),
+    "memryx": ("1fe9:0100", "ff0000", "memx_pcie_ai_chip", "CUSTOM_MEMRYX_0100"),
+    "trainium": ("1d0f:7164", "088000", "neuron", "CUSTOM_AMAZON_7164"),
+    "metax": ("9999:4001", "030000", "metax", "CUSTOM_METAX_4001"),
+    "moore": ("1ed5:0222", "030000", "mtgpu", "CUSTOM_MOORE_THREADS_0222"),
+    "dlb": ("8086:2710", "0b4000", "dlb2", "CUSTOM_INTEL_2710"),
+}
+#: Those that no accelerator driver takes: parts of chipsets, and what else a vendor makes.
+OTHERS: dict[str, tuple[str, str, str | None]] = {
+    "uncore": ("8086:3250", "088000", None),
+    "storage-of-amazon": ("1d0f:8061", "010802", "nvme"),
+    "coprocessor-of-a-chipset": ("8086:4940", "0b4000", "4xxx"),
+    "screen": ("102b:0536", "030000", "mgag200"),
+}
 
-    (device,) = found(simulated, "accel_driver")["accel_driver"]
 
-    (part,) = device.deployables
-    assert part.name == f"host-1_{simulated.card('coral')}"
-    assert part.resource_class == "CUSTOM_CORAL_APEX"
+def of_kind(name: str, ids: str, code: str, driver: str | None) -> dict[str, object]:
+    return {"card": "tenstorrent", "name": name, "id": ids, "class": code, "driver": driver}
+
+
+def test_accelerators_are_known_by_class_and_vendor(simulate):
+    known = {**{name: rest[:3] for name, rest in BY_KIND.items()}, **OTHERS}
+    cards = [of_kind(name, *rest) for name, rest in known.items()]
+    simulated = simulate({"cards": cards})
+
+    devices = found(simulated, "accel_driver")["accel_driver"]
+
+    parts = {each.name: each.resource_class for device in devices for each in device.deployables}
+    assert parts == {f"host-1_{simulated.card(name)}": BY_KIND[name][3] for name in BY_KIND}
+
+
+@pytest.mark.parametrize("helper", ["pci-pf-stub", "igb_uio", "uio_pci_generic", "xen-pciback"])
+def test_the_class_is_not_of_a_helper_driver(simulate, helper):
+    cards = [of_kind(ids[5:], ids, "120001", helper) for ids in ("8086:0d5c", "8086:57c0")]
+    simulated = simulate({"cards": cards})
+
+    devices = found(simulated, "accel_driver")["accel_driver"]
+
+    classes = [each.resource_class for device in devices for each in device.deployables]
+    assert classes == ["CUSTOM_INTEL_0D5C", "CUSTOM_INTEL_57C0"]
 
 
 def test_an_accelerator_that_is_excluded_takes_no_other_along(simulate):

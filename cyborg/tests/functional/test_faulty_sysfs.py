@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from cyborg.tests.contract import faults, passes
@@ -41,6 +43,7 @@ SOURCES = {
     "/sys/bus/pci/devices": faults.Source(frozenset(DRIVERS)),
     "/sys/class/accel": faults.Source(frozenset({"accel_driver"}), removals=ABSENT),
     "/sys/class/block": OF_CARRIERS,
+    "/sys/class/drm": faults.Source(frozenset({"accel_driver"}), removals=ABSENT),
     "/sys/class/mdev_bus": faults.Source(frozenset({"mdev_driver"}), removals=ABSENT),
     "/sys/class/block/dm-0/holders": OF_CARRIERS,
     "/sys/class/block/dm-1/holders": OF_CARRIERS,
@@ -310,7 +313,7 @@ WHOLE = {
         {"card": "h100", "vfs": 2},
         "t4",
         "mi300x",
-        "ai100",
+        {"card": "ai100", "class": "ff0000"},
         "nvswitch",
         {"card": "qat-4xxx", "vfs": 1},
         "u250",
@@ -345,3 +348,17 @@ def test_a_source_of_the_whole_host_frees_nothing_and_fails_no_other_driver(simu
 
     assert result.harm == []
     assert result.shared == SOURCES.keys()
+
+
+def test_networks_that_cannot_be_told_are_the_doubt_of_networks_alone(simulate):
+    simulated = simulate({"cards": ["connectx6", "nvme-pm1733", "t4"]})
+    networks = simulated.root / "sys/class/net"
+    shutil.rmtree(networks)
+    networks.write_text("")
+    drivers = ["nvidia_gpu_driver", "nic_driver", "nvme_driver"]
+
+    (seen,) = simulated.call(passes.run, drivers, PORTS + DISKS)
+
+    assert seen.errors.keys() == {"nic_driver"}
+    assert "/sys/class/net" in seen.errors["nic_driver"]
+    assert [len(seen.devices[name]) for name in drivers] == [1, 0, 1]

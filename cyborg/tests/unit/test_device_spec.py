@@ -151,7 +151,7 @@ def test_tags_that_mean_nothing_here_are_named_in_the_log(caplog):
         ('{"address": "0000:09:20.0"}', "wrong slot: '20'"),
         ('{"address": "0000:09:00.8"}', "wrong function: '8'"),
         ('{"address": "0000:xx:00.0"}', "wrong bus: 'xx'"),
-        ('{"address": "10000:09:00.0"}', "wrong domain: '10000'"),
+        ('{"address": "100000000:09:00.0"}', "wrong domain: '100000000'"),
         ('{"address": 9}', "address must be a text or an object"),
         ('{"address": {"device": "1"}}', "it may have"),
         ('{"address": {"bus": "["}}', "wrong regular expression"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -271,3 +272,115 @@ def test_facts_are_attributes_and_traits(conf):
         "reset_methods": "flr bus",
     }
     assert {"CUSTOM_NUMA_NODE_1", "CUSTOM_PRODUCT_A100_PCIE_40GB"} <= set(deployable.traits)
+
+
+def listed(driver: type[pci.PciDriver], conf, *specs: Mapping[str, object]) -> pci.PciDriver:
+    conf.set_override("device_spec", [json.dumps(spec) for spec in specs], group=driver.group)
+    return driver(conf)
+
+
+BY_ID = {"vendor_id": "10de", "product_id": "20f2"}
+FIRST_VF = {"address": PF.vfs[0]}
+
+
+@pytest.mark.parametrize(
+    ("specs", "offered"),
+    [
+        ([BY_ID], [*PF.vfs]),
+        ([FIRST_VF], [PF.vfs[0]]),
+        ([{"address": "0000:09:00.[45]"}], [*PF.vfs]),
+        ([{"address": PF.address, "product_id": "20f2"}], [*PF.vfs]),
+        ([{**FIRST_VF, "exclude": True}, BY_ID], [PF.vfs[1]]),
+        ([{"product_id": "20f1", "exclude": True}, FIRST_VF], [PF.vfs[0]]),
+        ([{"product_id": "20f1", "exclude": True}], []),
+        # Both forms, of which one says more of one part.
+        ([FIRST_VF, {"address": PF.address}], [*PF.vfs]),
+    ],
+)
+def test_a_list_of_virtual_functions_leaves_the_card_with_the_host(conf, specs, offered):
+    driver = listed(Parts, conf, *specs)
+    host = contract.host_with([PF, *VFS])
+
+    assert names(driver, host) == offered
+    assert driver.unmatched(host.pci) == []
+
+
+def test_a_listed_virtual_function_has_the_class_of_its_own_object(conf):
+    tagged = {**FIRST_VF, "resource_class": "CUSTOM_PART"}
+    driver = listed(Parts, conf, tagged, {"product_id": "20f1", "traits": "CUSTOM_CARD"})
+
+    (device,) = driver.discover(contract.host_with([PF, *VFS]))
+
+    own, of_card = device.deployables
+    assert (own.resource_class, of_card.resource_class) == ("CUSTOM_PART", "PGPU")
+    assert ("CUSTOM_CARD" in own.traits, "CUSTOM_CARD" in of_card.traits) == (False, True)
+
+
+def test_a_part_of_a_card_that_is_another_drivers_is_not_taken_along(conf):
+    driver = listed(Parts, conf)
+
+    host = replace(contract.host_with([PF, *VFS]), foreign=frozenset({PF.address}))
+
+    assert names(driver, host) == []
+
+
+def test_a_virtual_function_that_only_whole_cards_could_be_is_refused_aloud(conf):
+    driver = listed(Cards, conf, BY_ID)
+    host = contract.host_with([PF, *VFS])
+
+    assert names(driver, host) == []
+
+    for vf in VFS:
+        why = driver.why_not_offered(vf, host.pci)
+        assert why is not None
+        assert "whole cards" in why.reason
+        assert "pci_driver" in why.remedy
+
+
+@pytest.mark.parametrize(
+    ("specs", "said"),
+    [
+        ([{"vendor_id": "10de"}, {"vendor_id": "8086"}], ["Object 2", "matches nothing"]),
+        ([{"vendor_id": "10de"}, BY_ID], ["Object 2", "only 0000:09:00.4 and 1 more", "before"]),
+        ([{}, {"address": "0000:ff:00.0", "exclude": True}], ["Object 2", "matches nothing"]),
+        ([{"address": "0000:0d:00.0"}], ["Object 1", "only 0000:0d:00.0", "does not know it"]),
+    ],
+)
+def test_an_object_of_the_list_that_selects_nothing_is_told(conf, specs, said):
+    other = function("0000:0d:00.0", class_code="020000")
+    driver = listed(Parts, conf, *specs)
+    host = contract.host_with([PF, *VFS, other])
+    names(driver, host)
+
+    (sentence,) = driver.unmatched(host.pci)
+
+    assert "[gpu_devices] device_spec" in sentence
+    for words in said:
+        assert words in sentence
+
+
+BOOT = function("0000:0e:00.0", boot_vga=True, driver="vfio-pci")
+FAR = function("10000:01:00.0")
+
+
+@pytest.mark.parametrize(
+    ("card", "specs", "offered"),
+    [
+        (BOOT, [], False),
+        (BOOT, [{"address": BOOT.address}], True),
+        (replace(BOOT, driver="nvidia"), [{"address": BOOT.address}], False),
+        (FAR, [], False),
+        (FAR, [{"vendor_id": "10de"}], False),
+        (FAR, [{"address": FAR.address}], True),
+        (FAR, [{"address": {"domain": "10000"}}], True),
+        (FAR, [{"address": "*:01:00.0"}], False),
+    ],
+)
+def test_what_the_operator_lists_lifts_two_rules(conf, card, specs, offered):
+    driver = listed(Cards, conf, *specs)
+    host = contract.host_with([card])
+
+    assert names(driver, host) == [card.address] * offered
+
+    why = driver.why_not_offered(card, host.pci)
+    assert offered or (why is not None and "[gpu_devices] device_spec" in why.remedy)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of accelerators that have no driver of their own: classes, vendors, subsystems."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+
+from cyborg.drivers.pci import sysfs
+from cyborg.drivers.pci.snapshot import Function, Snapshot, Vanished
+
+#: Subsystems of the kernel in which only accelerators have devices.
+_SUBSYSTEMS = ("accel", "fpga_manager")
+GRAPHICS, _RENDERER = "drm", "renderD"
+_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+PROCESSING, COPROCESSORS, DISPLAYS = "12", "0b40", "03"
+#: Classes of the host's disks, networks, bridges and buses, which an accelerator's vendor may have.
+_OF_HOSTS = ("01", "02", "06", "0c")
+#: Vendors whose coprocessors are mostly parts of chipsets, or have a driver of their own.
+_CHIPSETS = ("1022", "10de", "8086")
+#: Vendors of nothing but accelerators, with the name of each in resource classes and traits.
+_MAKERS = {
+    "1ac1": "CORAL",
+    "1bcf": "NEC",
+    "1d22": "KUNLUNXIN",
+    "1da3": "HABANA",
+    "1e36": "ENFLAME",
+    "1e3e": "ILUVATAR",
+    "1e52": "TENSTORRENT",
+    "1e60": "HAILO",
+    "1ed2": "FURIOSA",
+    "1ed5": "MOORE_THREADS",
+    "1ee0": "BIREN",
+    "1eff": "REBELLIONS",
+    "1fe9": "MEMRYX",
+    "9999": "METAX",
+    "cabc": "CAMBRICON",
+}
+#: Names of other vendors. Any further one has its id there.
+_VENDORS = {
+    **_MAKERS,
+    "1014": "IBM",
+    "1022": "AMD",
+    "1ae0": "GOOGLE",
+    "1d0f": "AMAZON",
+    "1d94": "HYGON",
+    "17cb": "QUALCOMM",
+    "8086": "INTEL",
+}
+#: Products of other vendors by their ids. Their class does not say it, or not of this vendor's.
+_KNOWN = frozenset(
+    {
+        ("1022", "1502"),  # NPUs of processors
+        ("1022", "17f0"),
+        ("8086", "2710"),  # DLB 2.0 and 2.5
+        ("8086", "2714"),
+        *(("8086", f"225{digit}") for digit in "0123456789abcde"),  # Xeon Phi
+    }
+)
+#: Amazon's system peripherals are Inferentia and Trainium.
+_BY_VENDOR_AND_CLASS = {"1d0f": ("0880",)}
+#: Not offered by accel_driver, and named if nobody else offers them either: DSA and IAA, FPGAs with
+#: a class that the design on them has chosen, the switches of NVIDIA's boards, and memory by CXL.
+_NAMED_CLASSES = (DISPLAYS, COPROCESSORS, "0502")
+_NAMED = frozenset(("8086", device) for device in ("0b25", "0cfe", "11fb", "1212", "1216"))
+_NAMED_BY_VENDOR = {
+    "10de": ("0680",),
+    "10ee": ("05", "07", "08", "11", "ff"),
+    "1172": ("05", "07", "08", "11", "ff"),
+    "1d0f": ("05", "ff"),
+}
+
+
+def vendor(function: Function) -> str:
+    """The vendor in names of resource classes and traits."""
+    return _VENDORS.get(function.vendor, function.vendor.upper())
+
+
+def is_accelerator(function: Function) -> bool:
+    """Whether a function is an accelerator, by its class, vendor and ids."""
+    code = function.class_code
+    if code.startswith(PROCESSING):
+        return True
+    if code.startswith(COPROCESSORS) and function.vendor not in _CHIPSETS:
+        return True
+    if function.vendor in _MAKERS:
+        return not code.startswith(_OF_HOSTS)
+    known = (function.vendor, function.device) in _KNOWN
+    return known or code.startswith(_BY_VENDOR_AND_CLASS.get(function.vendor, ()))
+
+
+def may_be_accelerator(function: Function, found: Set[str] = frozenset()) -> bool:
+    """Whether an operator may take the function for one; ``found`` are those that are shown."""
+    classes = _NAMED_CLASSES + _NAMED_BY_VENDOR.get(function.vendor, ())
+    return (
+        function.class_code.startswith(classes)
+        or is_accelerator(function)
+        or (function.vendor, function.device) in _NAMED
+        or function.address in found
+    )
+
+
+def shown(functions: Snapshot, *subsystems: str) -> frozenset[str]:
+    """The functions with a device in one of these subsystems of accelerators, or one that renders.
+
+    :raises OSError: they cannot be listed
+    """
+    found: set[str] = set()
+    for subsystem in subsystems or (*_SUBSYSTEMS, GRAPHICS):
+        folder = f"/sys/class/{subsystem}"
+        for name in sysfs.listing(folder):
+            if subsystem == GRAPHICS and not name.startswith(_RENDERER):
+                continue
+            led = _ADDRESS.findall(sysfs.target(f"{folder}/{name}"))[-1:]
+            if not led and subsystem != GRAPHICS:
+                # It may be of any function that shows such a device itself.
+                led = [each for each in functions if _has_child(each, subsystem, functions)]
+            found.update(led)
+    return frozenset(found)
+
+
+def _has_child(address: str, subsystem: str, functions: Snapshot) -> bool:
+    try:
+        return bool(functions.names(address, subsystem))
+    except (OSError, Vanished):
+        return False
