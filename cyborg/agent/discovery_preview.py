@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,8 @@ class Preview:
     host: str
     node: str
     findings: discovery.Findings
+    #: The errors of drivers, and what objects of their lists select nothing.
+    said: Mapping[str, str]
     #: Sentences about changes that the agent would make on the host first.
     changes: Sequence[str]
     #: Accelerators that no driver offers.
@@ -74,6 +76,7 @@ def make(conf: cfg.ConfigOpts, nova_files: Sequence[str] = ()) -> Preview:
         host=conf.host,
         node=node_name.of(conf),
         findings=findings,
+        said=not_offered.joined(errors, not_offered.unmatched(findings, loaded.drivers)),
         changes=sriov.preview(conf),
         not_offered=left_out,
         nova=shared,
@@ -85,7 +88,7 @@ def as_json(preview: Preview) -> str:
     document = {
         "host": preview.host,
         "node": preview.node,
-        "errors": preview.findings.errors,
+        "errors": preview.said,
         "changes": preview.changes,
         "devices": [
             {"driver": driver, **_plain(device)} for driver, device in _devices(preview)
@@ -111,7 +114,7 @@ def as_table(preview: Preview) -> str:
         if device.unhealthy is not None
     ]
     wrong += [f"First, by [agent] sriov_spec: {sentence}" for sentence in preview.changes]
-    wrong += [f"Driver {name}: {sentence}" for name, sentence in preview.findings.errors.items()]
+    wrong += [f"Driver {name}: {sentence}" for name, sentence in preview.said.items()]
     if preview.not_offered:
         lines += ["", "Not offered:", *_left_out(preview.not_offered)]
     if preview.nova:

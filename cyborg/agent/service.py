@@ -143,6 +143,12 @@ class Agent:
             errors = {**self._load_errors, **sriov_errors, **findings.errors}
             seen["outcome"] = "partial" if errors else "complete"
         metrics.pass_ended(findings.devices, errors)
+        # One list may be for many hosts, so an object that selects nothing on this one is no fault.
+        errors = not_offered.joined(
+            errors,
+            not_offered.unmatched(findings, self._drivers),
+            {sriov.NAME: self._sriov.unmatched(findings.functions)},
+        )
         self._log_changes(
             ", ".join(
                 [f"{name}: {len(devices)} devices" for name, devices in findings.devices.items()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +124,16 @@ def _ruled(
                 break
 
 
+def unmatched(rules: Sequence[Rule], functions: pci.Snapshot) -> list[str]:
+    """A sentence for each object of the option that selects nothing."""
+    used = {id(rule) for _function, rule in _ruled(rules, functions)}
+    return [
+        f"Object {number} of {_OPTION} matches no function that can have virtual ones"
+        for number, rule in enumerate(rules, 1)
+        if id(rule) not in used
+    ]
+
+
 def preview(conf: cfg.ConfigOpts) -> list[str]:
     """A sentence for each change that would be made on this host, and each that would not."""
     try:
@@ -134,6 +144,7 @@ def preview(conf: cfg.ConfigOpts) -> list[str]:
     if todo is None:
         return []
     return [
+        *unmatched(rules, pci.scan()),
         *(str(step) for step in todo.steps),
         *(f"{address} is left alone: {reason}" for address, reason in todo.kept.items()),
         *(f"{address} is left alone: {reason}" for address, reason in todo.problems.items()),
@@ -214,6 +225,10 @@ class Configurator:
         self._problems = value if value is not None else {"the host": str(error)}
         sentences = [f"{address}: {text}" for address, text in sorted(self._problems.items())]
         return {NAME: "; ".join(sentences)} if sentences else {}
+
+    def unmatched(self, functions: pci.Snapshot | None) -> str:
+        """What objects of the option select nothing; empty if each selects something."""
+        return "; ".join(unmatched(self._rules, functions)) if functions is not None else ""
 
     def _apply(self) -> dict[str, str]:
         if not self._layout_changes.acquire(blocking=False):

@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from cyborg import conf as conf_options
 from cyborg.agent import discovery, discovery_preview, not_offered
-from cyborg.drivers import privileged, registry
+from cyborg.drivers import pci, privileged, registry
 from cyborg.drivers.pci import product_names
 from cyborg.tests.contract import passes
 
@@ -227,7 +227,7 @@ def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tm
         {"card": "a100"},
         {"card": "t4", "mdev": None, "functions": [sound]},
         {"card": "mi210", "name": "amd", "vfs": 1},
-        {"card": "ascend310", "name": "unknown", "id": "1234:401e", "class": "0b4000"},
+        {"card": "ascend310", "name": "unknown", "id": "10ee:401e", "class": "070001"},
         "ascend310",
         {"card": "qat-c62x", "name": "broken"},
         {"card": "t4", "name": "excluded"},
@@ -343,3 +343,82 @@ def test_what_nova_lists_under_its_old_name_and_what_is_no_list(discover, tmp_pa
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "[pci] device_spec '10de' is not JSON" in done.stderr
     assert "nova.conf" in discover("--nova-conf", "/absent/nova.conf").stderr
+
+
+def other(name: str, ids: str, code: str, driver: str | None = None) -> dict[str, Any]:
+    """A card of which nothing is known but this."""
+    return {"card": "ascend310", "name": name, "id": ids, "class": code, "driver": driver}
+
+
+#: What an operator may take for an accelerator, and no driver offers.
+UNKNOWN = [
+    other("nvswitch", "10de:22a3", "068000", "nvidia-nvswitch"),
+    other("alveo", "10ee:903f", "070001"),
+    other("memory-controller", "10ee:d000", "058000"),
+    other("unassigned", "1172:09c4", "ff0000"),
+    other("cxl", "1e98:d000", "050210", "cxl_pci"),
+    other("npu", "1022:17f0", "118000"),
+    other("coprocessor", "1d94:54b7", "0b4000", "hydcu"),
+    other("trainium", "1d0f:7164", "088000", "neuron"),
+]
+#: Of the same classes and vendors, and none.
+UNNAMED = [
+    other("uncore", "8086:3250", "088000", None),
+    other("sensors", "8086:a1a1", "118000", None),
+    other("controller", "1022:1481", "080600", None),
+]
+
+
+def test_what_is_like_an_accelerator_is_named_and_the_uncore_is_not(simulate, tmp_path):
+    host = simulate({"cards": [*UNKNOWN, *UNNAMED]})
+    config = tmp_path / "cyborg.conf"
+    config.write_text("[DEFAULT]\nhost = h\n[agent]\nenabled_drivers = nvidia_gpu_driver\n")
+    command = [sys.executable, "-m", "cyborg.cmd.agent", "--config-file", str(config)]
+
+    done = host.run(*command, "discover", "--json")
+
+    found = left_out(done)
+    assert found.keys() == {host.card(each["name"]) for each in UNKNOWN}
+    assert all(reason and remedy for reason, remedy in found.values())
+
+
+def test_what_a_list_names_is_offered_refused_or_said_to_match_nothing(simulate, tmp_path):
+    """One list may be for many hosts: what it lacks here is said, and is no failure."""
+    port = {"card": "connectx6", "name": "port", "sriov": None, "vfs": 0}
+    host = simulate({"cards": [port, {"card": "qat-4xxx", "vfs": 2}, "nvme-system"], "mounts": {"/": "nvme0n1p2"}})
+    part = host.vfs(host.card("qat-4xxx"))[1]
+    config = tmp_path / "cyborg.conf"
+    config.write_text(
+        "[DEFAULT]\nhost = h\n[agent]\n"
+        "enabled_drivers = nic_driver,intel_qat_driver,nvme_driver,mdev_driver\n"
+        'sriov_spec = {"vendor_id": "14e4", "numvfs": 1}\n'
+        '[nic_driver]\ndevice_spec = {"vendor_id": "15b3", "physical_network": "p"}\n'
+        f'[intel_qat_driver]\ndevice_spec = {{"address": "{part}"}}\n'
+        'device_spec = {"product_id": "37c8"}\n'
+        '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
+        '[mdev]\nmdev_spec = {"mdev_type": "i915-1", "parent": "0000:ff:*"}\n'
+    )
+    command = [sys.executable, "-m", "cyborg.cmd.agent", "--config-file", str(config)]
+
+    done = host.run(*command, "discover", "--json")
+
+    assert done.returncode == 0, done.stdout
+    document = json.loads(done.stdout)
+    handles = [
+        each["attach_info"]
+        for device in document["devices"]
+        for provider in device["providers"]
+        for each in provider["attach_handles"]
+    ]
+    assert [pci.join(each) for each in handles] == [part]
+    found = left_out(done)
+    assert "it has no SR-IOV" in found[host.card("port")][0]
+    assert "the host uses it for /" in found[host.card("nvme-system")][0]
+    errors = document["errors"]
+    assert errors.keys() == {"nic_driver", "intel_qat_driver", "mdev_driver"}
+    assert "it has no SR-IOV" in errors["nic_driver"]
+    assert errors["intel_qat_driver"] == (
+        "Object 2 of [intel_qat_driver] device_spec matches nothing on this host"
+    )
+    assert "Object 1 of [mdev] mdev_spec" in errors["mdev_driver"]
+    assert any("Object 1 of [agent] sriov_spec" in each for each in document["changes"])
