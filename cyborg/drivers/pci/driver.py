@@ -173,20 +173,20 @@ class PciDriver:
 
     def _claims(self, functions: Snapshot) -> dict[str, int]:
         claimed = {}
-        self._matching = {}
+        matching: dict[str, device_spec.Spec] = {}
         candidates: Iterable[Function] = functions.values()
         if self._vendors is not None:
             candidates = itertools.chain.from_iterable(map(functions.of_vendor, self._vendors))
         for function in candidates:
-            exactness = self._exactness(function, functions)
+            exactness = self._exactness(function, functions, matching)
             if exactness:
                 claimed[function.address] = exactness
         # A card with all its virtual functions has one driver, unless another matches those better.
         for address in list(claimed) if self.expose != "each" else ():
             for vf in functions[address].vfs:
-                own = self._own_spec(functions[vf], functions)
-                if own is None or not own.exclude:
+                if vf not in matching or not matching[vf].exclude:
                     claimed[vf] = max(claimed.get(vf, 0), claimed[address])
+        self._matching = matching
         return claimed
 
     def named(self, functions: Snapshot) -> Set[str]:
@@ -389,7 +389,10 @@ class PciDriver:
         if device is not None:
             yield self.refine(device, function, functions)
 
-    def _exactness(self, function: Function, functions: Snapshot) -> int:
+    def _exactness(
+        self, function: Function, functions: Snapshot, matching: dict[str, device_spec.Spec]
+    ) -> int:
+        """How exactly it matches; ``matching`` collects what the operator's list says."""
         is_part = function.pf is not None and self.expose != "each"
         digits = self._fitting(function)
         if digits is None and is_part:
@@ -398,7 +401,7 @@ class PciDriver:
             return 0
         spec = self._own_spec(function, functions)
         if spec is not None:
-            self._matching[function.address] = spec
+            matching[function.address] = spec
             return 0 if spec.exclude else max(1, digits + spec.digits)
         # A part that is not listed itself goes with its card.
         if is_part or self.listed:

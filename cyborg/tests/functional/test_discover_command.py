@@ -385,7 +385,8 @@ def test_what_is_like_an_accelerator_is_named_and_the_uncore_is_not(simulate, tm
 def test_what_a_list_names_is_offered_refused_or_said_to_match_nothing(simulate, tmp_path):
     """One list may be for many hosts: what it lacks here is said, and is no failure."""
     port = {"card": "connectx6", "name": "port", "sriov": None, "vfs": 0}
-    host = simulate({"cards": [port, {"card": "qat-4xxx", "vfs": 2}, "nvme-system"], "mounts": {"/": "nvme0n1p2"}})
+    cards = [port, {"card": "qat-4xxx", "vfs": 2}, "nvme-system"]
+    host = simulate({"cards": cards, "mounts": {"/": "nvme0n1p2"}})
     part = host.vfs(host.card("qat-4xxx"))[1]
     config = tmp_path / "cyborg.conf"
     config.write_text(
