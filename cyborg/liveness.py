@@ -234,6 +234,7 @@ def _union() -> sa.Subquery:
         host.refused_ms,
         _devices_of(host.id).label("devices"),
         host.not_offered,
+        host.not_offered_reasons,
         host.created_at,
     ).where(host.removed.is_(False), host.managed_by == models.AGENT)
     conductors = sa.select(
@@ -249,6 +250,7 @@ def _union() -> sa.Subquery:
         sa.null().label("refused_ms"),
         sa.null().label("devices"),
         sa.null().label("not_offered"),
+        sa.null().label("not_offered_reasons"),
         conductor.created_at,
     )
     return agents.union_all(conductors).subquery("services")
@@ -278,6 +280,7 @@ class Service:
     #: How many devices an agent's host has, and accelerators that no driver offers.
     devices: orm.Mapped[int | None]
     not_offered: orm.Mapped[int | None]
+    not_offered_reasons: orm.Mapped[list[str] | None]
     created_at: orm.Mapped[datetime.datetime]
 
     @property

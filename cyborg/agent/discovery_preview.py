@@ -116,7 +116,8 @@ def as_table(preview: Preview) -> str:
     wrong += [f"First, by [agent] sriov_spec: {sentence}" for sentence in preview.changes]
     wrong += [f"Driver {name}: {sentence}" for name, sentence in preview.said.items()]
     if preview.not_offered:
-        lines += ["", "Not offered:", *_left_out(preview.not_offered)]
+        said = not_offered.lines(preview.not_offered)
+        lines += ["", "Not offered:", *(f"  {each}" for each in said)]
     if preview.nova:
         lines += ["", "Given out by Nova, too:", *map(_twice, preview.nova)]
     return "\n".join([*lines, "", *wrong] if wrong else lines)
@@ -128,19 +129,6 @@ def _twice(shared: nova_devices.Shared) -> str:
         f"  {shared.address}: {shared.driver} reports it, and Nova's [pci] device_spec "
         f"{shared.spec} lists {other}"
     )
-
-
-def _left_out(found: Sequence[not_offered.NotOffered]) -> Iterator[str]:
-    """A line for the functions of one product that are not offered for one reason."""
-    groups: dict[tuple[str, str, str, str], list[str]] = {}
-    for each in found:
-        reason = each.reason.replace(each.address, "it")
-        key = (each.ids, each.product, reason, each.remedy)
-        groups.setdefault(key, []).append(each.address)
-    for (ids, product, reason, remedy), addresses in groups.items():
-        more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
-        name = " ".join(filter(None, [addresses[0] + more, ids, product]))
-        yield f"  {name}: {reason}" + (f" (see {remedy})" if remedy else "")
 
 
 def _devices(preview: Preview) -> Iterator[tuple[str, base.Device]]:

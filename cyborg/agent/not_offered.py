@@ -7,7 +7,7 @@ Nothing that an operator may take for an accelerator is left out silently.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from cyborg.agent import discovery
@@ -32,18 +32,18 @@ class _Host:
     functions: pci.Snapshot
     findings: discovery.Findings
     enabled: Mapping[str, base.Driver]
-    others: Mapping[str, base.Driver]
+    others: Mapping[str, base.Driver] | None
 
 
 def find(
     functions: pci.Snapshot,
     findings: discovery.Findings,
     enabled: Mapping[str, base.Driver],
-    others: Mapping[str, base.Driver],
+    others: Mapping[str, base.Driver] | None = None,
 ) -> list[NotOffered]:
     """The accelerators that a pass of the ``enabled`` drivers did not offer.
 
-    ``others`` are the drivers that are installed and not enabled.
+    ``others`` are the drivers that are installed and not enabled; None asks none of them.
     """
     host = _Host(functions, findings, enabled, others)
     found = [
@@ -71,22 +71,26 @@ def find(
     return sorted(found, key=lambda each: each.address)
 
 
-def count(findings: discovery.Findings, enabled: Mapping[str, base.Driver]) -> int | None:
-    """How many accelerators a pass of the ``enabled`` drivers did not offer.
-
-    None if no driver looked at PCI functions.
-    """
-    functions = findings.functions
-    if functions is None:
-        return None
-    return len(functions.faults) + sum(1 for _ in _left_out(functions, findings, enabled))
+def lines(found: Sequence[NotOffered], most: int | None = None) -> list[str]:
+    """A line for the functions of one product that are not offered for one reason."""
+    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    for each in found:
+        reason = each.reason.replace(each.address, "it")
+        key = (each.ids, each.product, reason, each.remedy)
+        groups.setdefault(key, []).append(each.address)
+    said = []
+    for (ids, product, reason, remedy), addresses in groups.items():
+        more = f" and {len(addresses) - 1} more" if len(addresses) > 1 else ""
+        name = " ".join(filter(None, [addresses[0] + more, ids, product]))
+        said.append(f"{name}: {reason}" + (f" (see {remedy})" if remedy else ""))
+    return said[:most]
 
 
 def _left_out(
     functions: pci.Snapshot, findings: discovery.Findings, enabled: Mapping[str, base.Driver]
 ) -> Iterator[pci.Function]:
     offered = _offered(functions, findings)
-    host = _Host(functions, findings, enabled, {})
+    host = _Host(functions, findings, enabled, None)
     listed = _listed(functions, enabled)
     # The drivers that need those have an error.
     shown: Set[str] = frozenset()
@@ -182,6 +186,10 @@ def _why(function: pci.Function, host: _Host) -> base.Refusal:
     kept = _kept(function, host.functions)
     if kept is not None:
         return base.Refusal(reason=kept)
+    if host.others is None:
+        return base.Refusal(
+            reason="no enabled driver claims it", remedy="cyborg-agent discover on the host"
+        )
     claims = {name: _claims(name, host.others, host).get(function.address) for name in host.others}
     # The most exact first: that is the vendor's own.
     would = sorted((each for each in claims if claims[each]), key=lambda each: -(claims[each] or 0))

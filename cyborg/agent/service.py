@@ -24,7 +24,7 @@ from cyborg.agent import (
     pass_counter,
     sriov,
 )
-from cyborg.drivers import privileged, registry
+from cyborg.drivers import pci, privileged, registry
 
 LOG = logging.getLogger(__name__)
 
@@ -155,6 +155,8 @@ class Agent:
                 + [f"{name}: {sentence}" for name, sentence in errors.items()]
             )
         )
+        functions = findings.functions
+        left_out = not_offered.find(functions or pci.Snapshot(()), findings, self._drivers)
         return rpc.HostReport(
             host=self._conf.host,
             node=self._node,
@@ -163,7 +165,8 @@ class Agent:
             errors=errors,
             devices=findings.devices,
             unread=tuple(sorted(findings.unread)),
-            not_offered=not_offered.count(findings, self._drivers),
+            not_offered=None if functions is None else len(left_out),
+            not_offered_reasons=tuple(not_offered.lines(left_out, rpc.REASONS_MAX)),
             present=findings.present,
         )
 
@@ -212,6 +215,7 @@ class Agent:
 
 def _is_same(one: rpc.HostReport, other: rpc.HostReport | None) -> bool:
     return other is not None and (
-        (one.errors, one.devices, one.unread, one.not_offered, one.present)
-        == (other.errors, other.devices, other.unread, other.not_offered, other.present)
+        (one.errors, one.devices, one.unread, one.not_offered)
+        == (other.errors, other.devices, other.unread, other.not_offered)
+        and (one.not_offered_reasons, one.present) == (other.not_offered_reasons, other.present)
     )

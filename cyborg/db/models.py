@@ -100,6 +100,8 @@ class Host(Base):
     refused_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     #: How many accelerators no driver offers, by the last report; null if nobody looked.
     not_offered: orm.Mapped[int | None] = orm.mapped_column(default=None)
+    #: Why, in a bounded number of lines.
+    not_offered_reasons: orm.Mapped[list[str] | None] = orm.mapped_column(JsonText, default=None)
     #: Its reports are overdue. Its devices are kept.
     down: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: An administrator has it drained: nothing new is given out. Why, and since when.

@@ -108,7 +108,7 @@ def held_on(host: str, *, by_place: bool = False) -> dict[str, str]:
     With ``by_place`` it is their instances, by the infos of the handles.
     """
     arq, handle = models.Arq, models.AttachHandle
-    of_place = (handle.attach_info, sa.func.coalesce(arq.instance_uuid, ""))
+    of_place = (handle.attach_info, sa.func.coalesce(arq.consumer_uuid, ""))
     query = (
         sa.select(*(of_place if by_place else (handle.uuid, arq.uuid)))
         .join(arq, arq.attach_handle_id == handle.id)

@@ -265,6 +265,7 @@ def _note_host(session: orm.Session, host: models.Host, report: rpc.HostReport) 
         history.rename_host(session, host.node, report.node)
     came_up = host.down
     host.node, host.not_offered, host.removed = report.node, report.not_offered, False
+    host.not_offered_reasons = list(report.not_offered_reasons)
     host.last_seen_ms, host.down = cast(int, db.now_ms()), False
     host.report_started, host.report_counter = report.started, report.counter
     if came_up:

@@ -36,6 +36,7 @@ from cyborg.rpc.faults import (
 from cyborg.rpc.keys import CONDUCTOR, HOST
 from cyborg.rpc.keys import use as use_keys
 from cyborg.rpc.payloads import (
+    REASONS_MAX,
     HeldRequest,
     HostReport,
     HostStep,
@@ -54,6 +55,7 @@ __all__ = [
     "AGE_MAX",
     "CONDUCTOR",
     "HOST",
+    "REASONS_MAX",
     "VERSION",
     "AgentEndpoint",
     "BadMessage",

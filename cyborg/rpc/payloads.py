@@ -26,6 +26,8 @@ _FUNCTIONS_MAX = 1_000_000
 _DRIVER_MAX = 100
 _TEXTS_MAX = 65_536
 _QUOTED_MAX = 500
+#: The most lines of a report about what is not offered.
+REASONS_MAX, _REASONS = 50, "not_offered_reasons"
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 
@@ -115,10 +117,10 @@ class HostReport:
     without the drivers that failed; ``errors`` has sentences by driver, also about drivers that
     found devices. ``unread`` are addresses of PCI functions that could not be read: what is known
     of devices with one of them stays as it is. ``not_offered`` counts the accelerators that no
-    driver offers; None if nobody looked. ``unknown`` has the types and infos of the control paths
-    of devices that were on the wire and are not in ``devices``, because this release does not know
-    what was said of them. ``present`` are the buses with functions that are no bridges, each with
-    its vendor; None if nobody looked.
+    driver offers, and ``not_offered_reasons`` say why; None if nobody looked. ``unknown`` has the
+    types and infos of the control paths of devices that were on the wire and are not in
+    ``devices``, because this release does not know what was said of them. ``present`` are the
+    buses with functions that are no bridges, each with its vendor; None if nobody looked.
     """
 
     host: str
@@ -129,6 +131,7 @@ class HostReport:
     devices: Mapping[str, tuple[base.Device, ...]]
     unread: tuple[str, ...] = ()
     not_offered: int | None = None
+    not_offered_reasons: tuple[str, ...] = ()
     unknown: frozenset[tuple[str, str]] = frozenset()
     present: tuple[str, ...] | None = None
 
@@ -162,6 +165,7 @@ class HostReport:
             "unread": list(self.unread),
             "not_offered": self.not_offered,
             "present": self.present and list(self.present),
+            "not_offered_reasons": list(self.not_offered_reasons),
         }
 
     @classmethod
@@ -179,10 +183,12 @@ class HostReport:
         present = data.get("present")
         if present is not None:
             present = value_checks.items("present", present, str)
+        why = value_checks.items(_REASONS, data.get(_REASONS, ()), str)
+        why = tuple(each[:_QUOTED_MAX] for each in why[:REASONS_MAX])
         for driver in (*errors, *devices):
             value_checks.text("driver", driver, _DRIVER_MAX)
         texts = {"host": [data["host"]], "node": [data["node"]]}
-        texts |= {"errors": list(errors.values()), "unread": list(unread)}
+        texts |= {"errors": list(errors.values()), "unread": list(unread), _REASONS: list(why)}
         for name, said in texts.items():
             for each in said:
                 value_checks.storable(name, each)
@@ -206,6 +212,7 @@ class HostReport:
             unread=unread,
             not_offered=data.get("not_offered"),
             present=present,
+            not_offered_reasons=why,
             unknown=frozenset(path for found in read.values() for path in found.unknown),
         )
 
@@ -265,7 +272,8 @@ class UnchangedReport(_Message):
     digest: str
 
 
-_SAID = frozenset({"host", "node", "errors", "devices", "unread", "not_offered", "present"})
+_SAID = frozenset({"host", "node", "errors", "devices", "unread", "not_offered"})
+_SAID |= {"not_offered_reasons", "present"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

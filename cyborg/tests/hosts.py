@@ -73,6 +73,7 @@ def report(
     unread: Sequence[str] = (),
     not_offered: int | None = None,
     present: tuple[str, ...] | None = None,
+    not_offered_reasons: Sequence[str] = (),
 ) -> rpc.HostReport:
     """A report of the host, newer than every one made before unless ``order`` says otherwise."""
     started, counter = order or (1, next(_counter))
@@ -87,6 +88,7 @@ def report(
         unread=tuple(unread),
         not_offered=not_offered,
         present=present,
+        not_offered_reasons=tuple(not_offered_reasons),
     )
 
 

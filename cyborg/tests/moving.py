@@ -96,4 +96,4 @@ def hold(serial: str, **changes: object) -> str:
             **changes,
         )
         session.add(arq)
-    return str(arq.instance_uuid)
+    return str(arq.consumer_uuid)

@@ -63,6 +63,7 @@ class Services(Resource):
             "driver_errors": service.errors,
             "devices": service.devices,
             "not_offered": service.not_offered,
+            "not_offered_reasons": service.not_offered_reasons or [],
             "links": [self_link(request, self.collection, service.uuid)],
             "created_at": timestamp(service.created_at),
         }

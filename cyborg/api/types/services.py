@@ -28,6 +28,9 @@ class Service(Object):
         fields.COUNT_OR_NULL,
         "How many accelerators of its host no driver offers; null if that is not known.",
     )
+    not_offered_reasons = Field(
+        [str], "Why they are not, a sentence for those of one product, and the remedies."
+    )
     links = Field([fields.Link], "Links to the service itself.")
     created_at = Field(fields.TIME, "When it was first seen, in UTC.")
 

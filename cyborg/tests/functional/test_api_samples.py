@@ -88,7 +88,12 @@ def test_hardware(api: Api, path: str, name: str) -> None:
 
 
 def test_services(api: Api) -> None:
-    hosts.apply(hosts.card("a"), errors={"another_driver": "it raised"}, not_offered=1)
+    hosts.apply(
+        hosts.card("a"),
+        errors={"another_driver": "it raised"},
+        not_offered=1,
+        not_offered_reasons=["0000:3b:00.0 10de:2330: no driver claims it"],
+    )
     liveness.record_heartbeat(models.new_uuid(), "controller-1/1", "controller-1")
     found = api.call("GET", "/v2/services")
     expected = sample("service-list-response")

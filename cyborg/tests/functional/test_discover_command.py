@@ -203,14 +203,16 @@ def left_out(done: subprocess.CompletedProcess[str]) -> dict[str, tuple[str, str
     return {each["address"]: (each["reason"], each["remedy"]) for each in found}
 
 
-def count(config: pathlib.Path) -> int | None:
-    """How many a pass of the agent counts."""
+def reported(config: pathlib.Path) -> tuple[int, list[str]]:
+    """What an agent says, who asks no driver that is not enabled: how many, and the lines."""
     conf = cfg.ConfigOpts()
     conf_options.register(conf)
     conf(["--config-file", str(config)])
     loaded = registry.load(conf)
     findings = discovery.Discovery("host-1", loaded.drivers, timeout=30).run()
-    return not_offered.count(findings, loaded.drivers)
+    assert findings.functions is not None
+    left_out = not_offered.find(findings.functions, findings, loaded.drivers)
+    return len(left_out), not_offered.lines(left_out, 50)
 
 
 def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tmp_path):
@@ -287,7 +289,12 @@ def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tm
     # What the drivers log is said once, and not with times and traces.
     assert f"PCI device {at['t4']} is not offered: the host's driver" in done.stderr
 
-    assert host.call(count, config) == len(found) + 1
+    counted, lines = host.call(reported, config)
+    assert counted == len(found) + 1
+    said = "\n".join(lines)
+    assert "[gpu_devices] device_spec excludes it" in said
+    assert f"{at['amd']} 1002:740f" in said
+    assert "no enabled driver claims it (see cyborg-agent discover on the host)" in said
 
     table = host.run(*command, "discover").stdout
 

@@ -63,6 +63,7 @@ def test_story(story: pathlib.Path, conf: cfg.ConfigOpts) -> None:
         hosts.card("b", resource_class="PGPU", traits=()),
         *CARDS.get(story.stem, ()),
         not_offered=2,
+        not_offered_reasons=["0000:3b:00.0 and 1 more 10de:2330: no enabled driver claims it"],
     )
     liveness.record_heartbeat(models.new_uuid(), "controller-1/1", "controller-1")
     liveness.record_heartbeat(models.new_uuid(), "controller-2/1", "controller-2")

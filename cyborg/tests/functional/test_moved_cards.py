@@ -28,7 +28,7 @@ every_database = pytest.mark.every_database
 def shown(ctx: context.RequestContext) -> dict[str, dict[str, str]]:
     """What Nova reads of the cards of each instance."""
     found = arqs.list_arqs(ctx)
-    return {str(arq.instance_uuid): json.loads(arq.attach_info or "{}") for arq in found}
+    return {str(arq.consumer_uuid): json.loads(arq.attach_info or "{}") for arq in found}
 
 
 @every_database

@@ -56,6 +56,7 @@ def report() -> rpc.HostReport:
         devices={"pci_driver": (device,)},
         unread=("0000:3b:00.0",),
         not_offered=2,
+        not_offered_reasons=("0000:3b:00.0 10de:2330: no driver claims it",),
     )
 
 
