@@ -10,6 +10,8 @@ from dataclasses import replace
 import pytest
 
 from cyborg.drivers import base, pci
+from cyborg.drivers.intel import gpu
+from cyborg.drivers.nvme import controllers
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.unit.test_device_spec import function
 
@@ -384,3 +386,52 @@ def test_what_the_operator_lists_lifts_two_rules(conf, card, specs, offered):
 
     why = driver.why_not_offered(card, host.pci)
     assert offered or (why is not None and "[gpu_devices] device_spec" in why.remedy)
+
+
+@pytest.mark.parametrize(
+    ("driver", "is_in_the_way"),
+    [
+        (None, False),
+        ("vfio-pci", False),
+        ("mlx5_vfio_pci", False),
+        ("pci-stub", False),
+        ("pci-pf-stub", True),
+        ("igb_uio", True),
+        ("uio_pci_generic", True),
+        ("xen-pciback", True),
+        ("snd_hda_intel", True),
+    ],
+)
+def test_the_driver_of_another_function_decides_about_their_group(conf, driver, is_in_the_way):
+    card = replace(LONE, iommu_group="7")
+    other = function("0000:0c:00.1", class_code="040300", driver=driver, iommu_group="7")
+
+    offered = names(Cards(conf), contract.host_with([card, other]))
+
+    assert offered == [] if is_in_the_way else [card.address]
+
+
+def test_processors_graphics_are_offered_if_they_are_meant(conf):
+    """In a guest that has guests of its own, cards are on the bus of the processor, too."""
+    card = function("0000:00:05.0", vendor="8086", device="56c0", class_code="038000")
+    host = contract.host_with([card])
+    by_vendor = listed(gpu.IntelGpuDriver, conf, {"vendor_id": "8086"})
+
+    assert names(by_vendor, host) == []
+    why = by_vendor.why_not_offered(card, host.pci)
+    assert why is not None
+    assert "[intel_gpu_driver] device_spec with its product_id" in why.remedy
+
+    by_id = listed(gpu.IntelGpuDriver, conf, {"vendor_id": "8086", "product_id": "56c0"})
+    assert names(by_id, host) == [card.address]
+    assert by_id.why_not_offered(card, host.pci) is None
+
+
+def test_a_controllers_parts_are_offered_if_the_list_names_those(conf):
+    vfs = ("0000:70:00.1", "0000:70:00.2")
+    card = function("0000:70:00.0", vendor="144d", class_code="010802", vfs=vfs)
+    parts = [replace(card, address=vf, pf=card.address, vfs=()) for vf in card.vfs]
+
+    driver = listed(controllers.NvmeDriver, conf, {"address": parts[1].address})
+
+    assert names(driver, contract.host_with([card, *parts])) == [parts[1].address]
