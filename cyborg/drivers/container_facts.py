@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a container needs to use an attach handle, as the kernel says it.
 
-A function that VFIO has is reached through its IOMMU group, and so is a mediated device. Of any
-other function the device nodes are given that its driver has made for it.
+A function that VFIO has is reached through its IOMMU group or its own node, and so is a mediated
+device. Of any other function the device nodes are given that its driver has made for it, and those
+that programs need beside them. No node is given that the kernel does not show.
 """
 
 from __future__ import annotations
@@ -18,6 +19,15 @@ from cyborg.drivers.pci import sysfs
 _FUNCTIONS = pathlib.Path("/sys/bus/pci/devices")
 _MEDIATED = pathlib.Path("/sys/bus/mdev/devices")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_PLATFORM = pathlib.Path("/sys/devices/platform")
+#: Devices of the whole host have their folders in one of these.
+_OF_HOST = (pathlib.Path("/sys/devices/virtual"), pathlib.Path("/sys/class"))
+_KFD_NODES = "/sys/devices/virtual/kfd/kfd/topology/nodes"
+#: What programs need beside the nodes of a function with such a driver, or vendor and class.
+_BESIDE = {
+    "amdgpu": ("kfd",),
+    "0x19e5 0x1200": ("davinci_manager", "devmm_svm", "hisi_hdc"),
+}
 _MDEV = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Nodes of these subsystems reach the board, such as its voltages, and not the accelerator.
 _NEVER = frozenset({"i2c-dev", "drm_dp_aux_dev"})
@@ -57,20 +67,61 @@ def _of_function(address: str, uuid: str) -> base.ContainerEdits:
     driver = sysfs.link(str(place / "driver")) or ""
     if "vfio" in driver or sysfs.names(str(place / "vfio-dev")):
         return _through_vfio(place, uuid, said)
-    nodes = sorted({*_nodes(os.path.realpath(place), _DEPTH)})
-    return base.ContainerEdits(device_nodes=tuple(nodes), env=_named(said, uuid))
+    nodes = {*_nodes(os.path.realpath(place), _DEPTH), *_beside(place, driver)}
+    if driver == "amdgpu":
+        nodes.update(_partitions(address))
+    return base.ContainerEdits(device_nodes=tuple(sorted(nodes)), env=_named(said, uuid))
+
+
+def _beside(place: pathlib.Path, driver: str) -> Iterator[str]:
+    """Nodes of the whole host that programs need for a function."""
+    kind = " ".join((sysfs.optional(f"{place}/{name}") or "")[:6] for name in ("vendor", "class"))
+    rdma = ("rdma_cm",) if sysfs.names(f"{place}/infiniband") else ()
+    for name in (*_BESIDE.get(driver, ()), *_BESIDE.get(kind, ()), *rdma):
+        yield from _of_host(name)
+
+
+def _of_host(name: str) -> Iterator[str]:
+    for folder in _OF_HOST:
+        for each in folder.glob(f"*/{name}"):
+            yield from _node(str(each))
+
+
+def _partitions(address: str) -> Iterator[str]:
+    """Render nodes of a GPU's partitions, which are devices of the platform, not of the function.
+
+    ROCm's driver tells which are the GPU's; they are of the only one where it tells nothing.
+    """
+    nodes = sysfs.names(_KFD_NODES)
+    found = [_properties(f"{_KFD_NODES}/{name}/properties", " ") for name in nodes]
+    domain, bus, rest = address.split(":")
+    place = int(domain, 16), int(bus, 16) << 5 | int(rest[:2], 16)
+    minors = [
+        each.get("drm_render_minor", "")
+        for each in found
+        if (int(each.get("domain", 0)), int(each.get("location_id", 0)) >> 3 & 0x1FFF) == place
+    ]
+    others = filter(_ADDRESS.fullmatch, sysfs.names("/sys/bus/pci/drivers/amdgpu"))
+    for minor in minors if found or len([*others]) > 1 else ("*",):
+        for each in _PLATFORM.glob(f"amdgpu_xcp*/drm/renderD{minor}"):
+            yield from _node(str(each))
 
 
 def _through_vfio(
     place: pathlib.Path, uuid: str, said: dict[str, str]
 ) -> base.ContainerEdits:
     group = sysfs.link(str(place / "iommu_group"))
-    if group is None:
-        return base.ContainerEdits(env=_named(said, uuid))
-    return base.ContainerEdits(
-        device_nodes=("/dev/vfio/vfio", f"/dev/vfio/{group}"),
-        env=_named({**said, "CYBORG_VFIO_GROUP": group}, uuid),
-    )
+    folder = f"{place}/vfio-dev"
+    own = [node for name in sysfs.names(folder) for node in _node(f"{folder}/{name}")]
+    if own:
+        own = [*dict.fromkeys(_of_host("iommu")), *own]
+        # With iommufd the kernel may have no nodes of groups.
+        if not any((each / "vfio" / str(group)).exists() for each in _OF_HOST):
+            group = None
+    if group is not None:
+        said = {**said, "CYBORG_VFIO_GROUP": group}
+        own = ["/dev/vfio/vfio", f"/dev/vfio/{group}", *own]
+    return base.ContainerEdits(device_nodes=tuple(own), env=_named(said, uuid))
 
 
 def _named(said: dict[str, str], uuid: str) -> dict[str, str]:
@@ -87,11 +138,20 @@ def _nodes(place: str, depth: int) -> Iterator[str]:
             continue
         if not pathlib.Path(below).is_dir():
             continue
-        properties = dict(
-            line.partition("=")[::2] for line in (sysfs.optional(f"{below}/uevent") or "").split()
-        )
-        if "DEVNAME" in properties and sysfs.link(f"{below}/subsystem") not in _NEVER:
-            # Some of the kernel's names have the folder before them.
-            yield f"/dev/{properties['DEVNAME'].removeprefix('/dev/')}"
+        if sysfs.link(f"{below}/subsystem") not in _NEVER:
+            yield from _node(below)
         if depth > 1:
             yield from _nodes(below, depth - 1)
+
+
+def _node(place: str) -> Iterator[str]:
+    """The node of a device, if it has one."""
+    name = _properties(f"{place}/uevent", "=").get("DEVNAME")
+    if name is not None:
+        # Some of the kernel's names have the folder before them.
+        yield f"/dev/{name.removeprefix('/dev/')}"
+
+
+def _properties(path: str, between: str) -> dict[str, str]:
+    lines = (sysfs.optional(path) or "").splitlines()
+    return dict(line.partition(between)[::2] for line in lines)

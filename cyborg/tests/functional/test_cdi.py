@@ -305,6 +305,80 @@ def test_a_function_of_another_driver_has_the_nodes_of_that(simulate: Any) -> No
     )
 
 
+#: What else is on the host, the driver that makes it needed, and what a container gets then.
+BESIDE = [
+    ("mi210", "devices/virtual/kfd/kfd", "kfd", "/dev/kfd"),
+    (
+        "connectx6",
+        "devices/virtual/misc/rdma_cm",
+        "infiniband/rdma_cm",
+        "/dev/infiniband/rdma_cm",
+    ),
+    *(
+        ("ascend310", f"class/{name}/{name}", name, f"/dev/{name}")
+        for name in ("davinci_manager", "devmm_svm", "hisi_hdc")
+    ),
+]
+
+
+@pytest.mark.parametrize(("card", "place", "name", "node"), BESIDE)
+def test_nodes_of_the_whole_host_are_given_with_what_needs_them(
+    simulate: Any, card: str, place: str, name: str, node: str
+) -> None:
+    host = simulate({"cards": [card, "nvme-pm1733"]})
+    if card == "connectx6":
+        host.files.directory(f"{host.path(host.card(card))}/infiniband/mlx5_0")
+    assert node not in edits(host, host.card(card)).device_nodes
+    host.files.put(f"{place}/uevent", f"MAJOR=239\nMINOR=0\nDEVNAME={name}\n")
+
+    assert node in edits(host, host.card(card)).device_nodes
+    assert node not in edits(host, host.card("nvme-pm1733")).device_nodes
+
+
+@pytest.mark.parametrize("between", [".", "_"])
+@pytest.mark.parametrize("is_told", [True, False])
+def test_partitions_of_a_gpu_are_given_with_it(
+    simulate: Any, between: str, *, is_told: bool
+) -> None:
+    host = simulate({"cards": ["mi300x", *(["mi210"] if is_told else [])]})
+    address = host.card("mi300x")
+    _domain, bus, _rest = address.split(":")
+    for number in (1, 2):
+        place = f"devices/platform/amdgpu_xcp{between}{number}/drm/renderD{128 + number}"
+        host.files.put(f"{place}/uevent", f"DEVNAME=dri/renderD{128 + number}\n")
+    # The second is another card's.
+    for number, location in enumerate((int(bus, 16) << 8, 9 << 13) if is_told else (), 1):
+        host.files.put(
+            f"devices/virtual/kfd/kfd/topology/nodes/{number}/properties",
+            f"simd_count 40\nlocation_id {location}\ndomain 0\ndrm_render_minor {128 + number}\n",
+        )
+
+    found = edits(host, address).device_nodes
+
+    more = ("/dev/dri/renderD129",) if is_told else ("/dev/dri/renderD129", "/dev/dri/renderD130")
+    assert found == ("/dev/dri/card0", *more)
+
+
+@pytest.mark.parametrize("has_group", [True, False])
+def test_a_function_with_a_node_of_its_own_has_that_of_the_group_only_if_there_is_one(
+    simulate: Any, *, has_group: bool
+) -> None:
+    host = simulate({"cards": [{"card": "mi210", "driver": "vfio-pci"}]})
+    address = host.card("mi210")
+    group = host.files.target(f"{host.path(address)}/iommu_group").rpartition("/")[2]
+    own = f"{host.path(address)}/vfio-dev/vfio3"
+    host.files.put(f"{own}/uevent", "MAJOR=511\nMINOR=3\nDEVNAME=vfio/devices/vfio3\n")
+    host.files.put("devices/virtual/misc/iommu/uevent", "DEVNAME=iommu\n")
+    if has_group:
+        host.files.directory(f"devices/virtual/vfio/{group}")
+
+    found = edits(host, address)
+
+    of_group = ("/dev/vfio/vfio", f"/dev/vfio/{group}") if has_group else ()
+    assert found.device_nodes == (*of_group, "/dev/iommu", "/dev/vfio/devices/vfio3")
+    assert (f"CYBORG_VFIO_GROUP_{ENDING}" in found.env) == has_group
+
+
 def test_a_function_behind_another_is_not_given_with_it(simulate: Any) -> None:
     host = simulate({"cards": [{"card": "mi210", "vfs": 2}]})
     address = host.card("mi210")
