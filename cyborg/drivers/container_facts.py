@@ -19,7 +19,6 @@ from cyborg.drivers.pci import sysfs
 _FUNCTIONS = pathlib.Path("/sys/bus/pci/devices")
 _MEDIATED = pathlib.Path("/sys/bus/mdev/devices")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_PLATFORM = pathlib.Path("/sys/devices/platform")
 #: Devices of the whole host have their folders in one of these.
 _OF_HOST = (pathlib.Path("/sys/devices/virtual"), pathlib.Path("/sys/class"))
 _KFD_NODES = "/sys/devices/virtual/kfd/kfd/topology/nodes"
@@ -103,7 +102,7 @@ def _partitions(address: str) -> Iterator[str]:
     ]
     others = filter(_ADDRESS.fullmatch, sysfs.names("/sys/bus/pci/drivers/amdgpu"))
     for minor in minors if found or len([*others]) > 1 else ("*",):
-        for each in _PLATFORM.glob(f"amdgpu_xcp*/drm/renderD{minor}"):
+        for each in pathlib.Path("/sys/devices").glob(f"platform/amdgpu_xcp*/drm/renderD{minor}"):
             yield from _node(str(each))
 
 

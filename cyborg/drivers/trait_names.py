@@ -12,7 +12,7 @@ import os_traits
 
 #: Facts that a device profile may ask for. A link changes its speed to save power, and an address
 #: names one device; neither is something to schedule by.
-_WORDS = ("product", "firmware", "driver_version")
+_WORDS = ("product", "firmware", "driver_version", "compute_partition", "memory_partition")
 _SIZES = {"memory_mib": "MEMORY", "capacity_mib": "CAPACITY"}
 
 _NAME_MAX = 255

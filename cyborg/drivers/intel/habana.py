@@ -62,8 +62,9 @@ class HabanaDriver(pci.PciDriver):
         for place in _places(function, functions):
             if functions.if_there(function.address, f"{place}status") is not None:
                 status = functions.required_state(function.address, f"{place}status", _STATES)
-                is_broken = status in _BROKEN
-                return f"Gaudi {function.address} is in status {status}" if is_broken else None
+                if status in _BROKEN:
+                    return f"Gaudi {function.address} is in status {status}"
+                break
         return None
 
 

@@ -30,14 +30,7 @@ _TOTAL = re.compile(r"^TOTAL_ERR_\w+ (\d{1,20})$", re.MULTILINE)
 _NVIDIA = "10de"
 #: GPUs of which a card has several, below a switch of another vendor: GRID K1, K2 and K10, Tesla
 #: K80, M10 and M60, A16, Radeon Pro V340, Flex 140 and SG1.
-_SEVERAL_ON_A_CARD = frozenset(
-    {
-        *((_NVIDIA, device) for device in ("0ff2", "11bf", "118f", "102d", "13bd", "13f2", "25b6")),
-        ("1002", "6864"),
-        ("8086", "56c1"),
-        ("8086", "4907"),
-    }
-)
+_SEVERAL = re.compile("10de:(0ff2|11bf|118f|102d|13bd|13f2|25b6)|1002:6864|8086:(56c1|4907)")
 _VGPU_TYPE = "nvidia/current_vgpu_type"
 #: It is beside the type.
 _CREATABLE = "creatable_vgpu_types"
@@ -110,16 +103,14 @@ def link(function: Function, functions: Snapshot) -> Link | None:
     with a switch of its own has the link of that to its slot, if the function answers.
     """
     edge = ports_of_card(function, functions)[0]
-    own = _link_at(function.address, functions)
-    if edge == function.address or (own is not None and not own.is_up):
-        found = own
-    else:
-        found = _link_at(edge, functions) or own
+    found = _link_at(function.address, functions)
+    if edge != function.address and (found is None or found.is_up):
+        found = _link_at(edge, functions) or found
     # A card without power reads like one that fell off the bus, but it answers when it is needed.
-    if found is not None and not found.is_up:
-        states = [functions.text(each, "power_state") for each in (function.address, edge)]
-        return None if "D3cold" in states else found
-    return found
+    if found is None or found.is_up:
+        return found
+    states = [functions.text(each, "power_state") for each in (function.address, edge)]
+    return None if "D3cold" in states else found
 
 
 def _link_at(address: str, functions: Snapshot) -> Link | None:
@@ -170,8 +161,8 @@ def _ports(
     _root, *above = functions.bridges(function) or ("",)
     makers = [functions[each].vendor for each in above[-2:] if each in functions]
     own = len(above) - 2 if makers == [function.vendor] * 2 else len(above)
-    is_shared = (function.vendor, function.device) in _SEVERAL_ON_A_CARD and own > 1
-    shared = own - 2 if is_shared else own
+    several = _SEVERAL.fullmatch(f"{function.vendor}:{function.device}")
+    shared = own - 2 if several and own > 1 else own
     return above[:shared], above[shared:own], above[own:]
 
 
@@ -286,13 +277,6 @@ def reset_methods(function: Function, functions: Snapshot) -> tuple[str, ...]:
     return tuple((functions.if_there(function.address, "reset_method") or "").split())
 
 
-def serial(function: Function, functions: Snapshot) -> str | None:
-    """The serial number of a card, which its own switch may have in its stead."""
-    *_others, own = _ports(function, functions)
-    shown = (functions.text(each, "serial_number") for each in (function.address, *own[:1]))
-    return next(filter(None, shown), None)
-
-
 def driver_version(function: Function, functions: Snapshot) -> str | None:
     """The version of the host's driver, or None if its module has none."""
     return functions.text(function.address, "driver/module/version")
@@ -306,12 +290,15 @@ def attributes(function: Function, functions: Snapshot) -> dict[str, str | int]:
     """
     physical = functions.get(function.pf or function.address, function)
     present = link(physical, functions)
+    # The card's own switch may have its serial number.
+    places = (physical.address, *_ports(physical, functions)[2][:1])
+    serials = (functions.text(each, "serial_number") for each in places)
     facts: dict[str, str | int | None] = {
         "pci_address": function.address,
         "numa_node": function.numa_node,
         "pcie_switch": switch(physical, functions),
         "product": vpd.product_name(physical) or functions.product(physical),
-        "serial": serial(physical, functions),
+        "serial": next(filter(None, serials), None),
         "link": str(present) if present is not None and present.is_up else None,
     }
     if function.pf is None:

@@ -107,8 +107,7 @@ class FaultLog:
         return {word: (when, count) for word, (when, count) in kept["logged"].items()}
 
     def _keep(self, place: str, logged: dict[str, tuple[int, int]]) -> None:
-        fact = {"boot": self.log.boot, "logged": {word: [*each] for word, each in logged.items()}}
-        self._kept.set(_KIND, place, fact)
+        self._kept.set(_KIND, place, {"boot": self.log.boot, "logged": logged})
 
     def _take(self, line: bytes) -> None:
         record = _RECORD.match(line)

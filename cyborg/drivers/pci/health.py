@@ -80,14 +80,13 @@ class Health:
         if link is not None:
             yield from self._link_problems(address, link)
         yield from self._logged(function, functions)
-        ports = facts.ports_of_card(function, functions)
         for kind, said, threshold in (
             ("fatal", "Fatal", self._options.aer_fatal_errors),
             ("nonfatal", "Non-Fatal", self._options.aer_nonfatal_errors),
         ):
             if threshold and threshold <= max(
                 facts.errors(function, functions, kind),
-                sum(self.faults.times(each, said) for each in ports),
+                *(self.faults.times(at, said) for at in facts.ports_of_card(function, functions)),
             ):
                 times = f"{threshold} or more" if threshold > 1 else "a"
                 noun = "errors" if threshold > 1 else "error"

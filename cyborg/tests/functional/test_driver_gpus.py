@@ -321,11 +321,13 @@ class TestAmd(contract.SimulatedDriverContract):
 
         assert kinds == [["PGPU"], ["VGPU"] * 4, ["PGPU"], ["VGPU"]]
 
-    def test_how_a_card_is_partitioned_is_an_attribute(self, devices):
+    def test_how_a_card_is_partitioned_is_an_attribute_and_a_trait(self, devices):
         attributes = devices[2].deployables[0].attributes
 
         assert attributes["compute_partition"] == "SPX"
         assert attributes["memory_partition"] == "NPS1"
+        asked = {"CUSTOM_COMPUTE_PARTITION_SPX", "CUSTOM_MEMORY_PARTITION_NPS1"}
+        assert asked <= {*devices[2].deployables[0].traits}
 
     def test_memory_and_product_are_attributes(self, devices):
         attributes = devices[0].deployables[0].attributes
