@@ -14,10 +14,12 @@ import math
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 from oslo_config import cfg
 
 from cyborg import rpc
+from cyborg.agent import discovery
 from cyborg.drivers import base, kept_facts, open_nodes, pci, privileged
 from cyborg.drivers.pci import host_use
 
@@ -27,10 +29,17 @@ LOG = logging.getLogger(__name__)
 DEV = "/dev"
 #: Seconds after which it is asked again who has what, though nothing new is open.
 _ASK_AGAIN = 300.0
+#: And between two looks at guests, of which both must show one that runs without its function.
+_BETWEEN_CHECKS = 60.0
+_ABSENT = "guest {} runs without PCI function {}, which it has: restart the guest"
 _UNASKED = "a program has it open, and no conductor says now whether a request has it"
 _UNSEEN = (
     "It cannot be seen which functions programs of this host have open: set [cyborg_watch] "
     "helper_command"
+)
+_NO_IOMMU = (
+    "This host has no IOMMU groups, so no guest can have a PCI function of it: switch the IOMMU on "
+    "in the firmware, and on Intel boot with intel_iommu=on"
 )
 
 
@@ -46,10 +55,17 @@ class Opened:
         self._asked_at = -math.inf
         self._kept = kept_facts.KeptFacts(conf, "held")
         self._likely: set[int] = set()
-        self._warned = False
+        self._next_check = -math.inf
+        #: Functions whose guests ran without them at the last check, and those at two of them.
+        self._suspects: Mapping[str, str] = {}
+        self._absent: Mapping[str, str] = {}
+        self._warned = self._told = False
 
     def look(self, functions: pci.Snapshot, claimed: Iterable[str]) -> host_use.Uses:
         """The functions among ``claimed``, with who has them open."""
+        if not self._told and not any(each.iommu_group for each in functions.values()):
+            self._told = True
+            LOG.warning(_NO_IOMMU)
         nodes = {each: _nodes(functions[each], functions) for each in claimed if each in functions}
         nodes = {each: its for each, its in nodes.items() if its}
         try:
@@ -71,20 +87,79 @@ class Opened:
             return host_use.Uses(used={}, unknown=dict.fromkeys(said, _UNASKED))
         return host_use.Uses(used=said)
 
+    def noted(self, findings: discovery.Findings) -> discovery.Findings:
+        """The findings with what guests run without, though they have it: their devices are sick.
+
+        Of a device that has more than the one function only the log tells: the rest is sound.
+        """
+        if findings.functions is not None and time.monotonic() > self._next_check:
+            self._next_check = time.monotonic() + _BETWEEN_CHECKS
+            self._check(findings.functions)
+        devices = {
+            name: tuple(map(self._noted, found)) if self._absent else found
+            for name, found in findings.devices.items()
+        }
+        return replace(findings, devices=devices)
+
+    def _noted(self, device: base.Device) -> base.Device:
+        infos = (each.attach_info for part in device.deployables for each in part.attach_handles)
+        places = list(map(_address, infos))
+        guest = self._absent.get(places[0]) if len(places) == 1 else None
+        if guest is None or device.unhealthy is not None:
+            return device
+        return replace(device, unhealthy=_ABSENT.format(guest, places[0]))
+
+    def _check(self, functions: pci.Snapshot) -> None:
+        """Look which guests run without a function; ask a conductor whether they still have it."""
+        known = self._known()
+        try:
+            running = self._guests({guest for guest in known.values() if guest})
+            suspects = {
+                each: guest
+                for each, guest in known.items()
+                if guest in running
+                and each in functions
+                and _vfio_nodes(functions[each], functions).isdisjoint(running[guest])
+            }
+        except Exception as exc:  # noqa: BLE001 - the helper fails in many ways
+            LOG.info("It cannot be seen what guests have open: %s", exc)
+            return
+        again = suspects.items() & self._suspects.items()
+        self._suspects = suspects
+        held = self._ask() if again else {}
+        if held is not None:
+            absent = dict(again & held.items())
+            for each in absent.keys() - self._absent.keys():
+                LOG.warning(_ABSENT.format(absent[each], each))
+            self._absent = absent
+
+    def _known(self) -> dict[str, str]:
+        """The functions that requests had when that was last asked, each with its guest."""
+        return self._kept.get("held", "functions") or {}
+
     def _held(self, opened: Collection[str]) -> tuple[Collection[str], Collection[str] | None]:
         """The functions that requests had, and those that they have; None if that is not known."""
-        known: dict[str, str] = self._kept.get("held", "functions") or {}
+        known = self._known()
         is_due = time.monotonic() > self._asked_at + _ASK_AGAIN
         if not (self._asks and opened and (is_due or not known.keys() >= set(opened))):
             return known, known
+        return known, self._ask()
+
+    def _ask(self) -> dict[str, str] | None:
         held = rpc.held_handles(self._conf, self._conf.host, by_place=True)
         if held is None:
-            return known, None
+            return None
         self._asked_at = time.monotonic()
-        now = {base.place(json.loads(info)).split(" ")[0]: guest for info, guest in held.items()}
+        now = {_address(json.loads(info)): guest for info, guest in held.items()}
         self._kept.set("held", "functions", now)
         self._kept.save()
-        return known, now
+        return now
+
+    def _guests(self, instances: Collection[str]) -> Mapping[str, Collection[str]]:
+        if privileged.watching.conf.helper_command:
+            found: Mapping[str, Collection[str]] = privileged.guests(sorted(instances))
+            return found
+        return open_nodes.guests(instances)
 
     def _holders(self, nodes: Collection[str]) -> Mapping[str, tuple[int, str]]:
         found: Mapping[str, tuple[int, str]]
@@ -99,21 +174,31 @@ class Opened:
         return found
 
 
+def _address(info: Mapping[str, str]) -> str:
+    """The PCI function of a handle, or else what tells the handle from others."""
+    return base.place(info).split(" ")[0]
+
+
 def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset[str]().union(*sets)
 
 
 def _nodes(function: pci.Function, functions: pci.Snapshot) -> frozenset[str]:
     """The device nodes by which a program has a function; none if it certainly has not."""
-    address, group = function.address, function.iommu_group
+    address = function.address
     try:
         if function.has_guest_driver and functions.text(address, "enable") != "0":
-            names = functions.names(address, "vfio-dev")
-            groups = [f"{DEV}/vfio/{group}", f"{DEV}/vfio/noiommu-{group}"] if group else []
-            return frozenset([*groups, *(f"{DEV}/vfio/devices/{name}" for name in names)])
+            return _vfio_nodes(function, functions)
         if function.class_code.startswith("02") and function.driver and not function.vfs:
             names = functions.names(address, "infiniband_verbs")
             return frozenset(f"{DEV}/infiniband/{name}" for name in names)
     except (OSError, pci.Vanished):
         pass
     return frozenset()
+
+
+def _vfio_nodes(function: pci.Function, functions: pci.Snapshot) -> frozenset[str]:
+    group = function.iommu_group
+    names = functions.names(function.address, "vfio-dev")
+    groups = [f"{DEV}/vfio/{group}", f"{DEV}/vfio/noiommu-{group}"] if group else []
+    return frozenset([*groups, *(f"{DEV}/vfio/devices/{name}" for name in names)])

@@ -43,11 +43,12 @@ class Agent:
         self._last_summary: str | None = None
         loaded = registry.load(conf)
         self._drivers, self._load_errors = loaded.drivers, loaded.errors
+        self._opened = opened.Opened(conf, asks=True)
         self._discovery = discovery.Discovery(
             conf.host,
             loaded.drivers,
             timeout=conf.agent.driver_timeout,
-            look=opened.Opened(conf, asks=True).look,
+            look=self._opened.look,
         )
         steps = host_steps.Endpoint(conf, loaded.drivers, self._started, self._passes)
         self._writes = steps.writes
@@ -137,7 +138,7 @@ class Agent:
         with metrics.observed(metrics.PASS_SECONDS, outcome="partial") as seen:
             sriov_errors = self._sriov.apply()
             found = self._discovery.run()
-            findings = cleaning.noted(self._conf, found, self._drivers)
+            findings = cleaning.noted(self._conf, self._opened.noted(found), self._drivers)
             findings = self._specifications.noted(findings)
             self._discovery.remember()
             errors = {**self._load_errors, **sriov_errors, **findings.errors}

@@ -35,6 +35,23 @@ def holders(nodes: Collection[str], likely: Collection[int] = ()) -> dict[str, t
     return found
 
 
+def guests(instances: Collection[str]) -> dict[str, list[str]]:
+    """What the processes of these guests have open below /dev/vfio, of those that run and show it.
+
+    libvirt starts a guest with its instance's uuid among the arguments of the process.
+    """
+    found: dict[str, list[str]] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")) if instances else ():
+        try:
+            words = pathlib.Path(f"/proc/{name}/cmdline").read_text(errors="replace").split("\0")
+        except OSError:
+            continue  # it has ended
+        instance = words[words.index("-uuid") + 1] if "-uuid" in words[:-1] else ""
+        if instance in instances and (files := _open_files(int(name))):
+            found[instance] = sorted(each for each in files if "/vfio/" in each)
+    return found
+
+
 def _open_files(number: int) -> set[str]:
     """What a process has open; nothing of one that has ended, or that we must not look at."""
     folder = f"/proc/{number}/fd"

@@ -116,6 +116,12 @@ def node_holders(nodes: list[str], likely: list[int]) -> dict[str, tuple[int, st
     return open_nodes.holders(nodes, likely)
 
 
+@watching.entrypoint
+def guests(instances: list[str]) -> dict[str, list[str]]:
+    """What the processes of these guests have open of vfio."""
+    return open_nodes.guests(instances)
+
+
 @_privileged
 def create_mdev(parent: str, mdev_type: str, uuid: str) -> None:
     """Create a mediated device, unless it exists with this type and parent.

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from cyborg import db, rpc
 from cyborg.agent import discovery, opened
 from cyborg.db import models
-from cyborg.drivers import open_nodes, pci, privileged, registry
+from cyborg.drivers import base, open_nodes, pci, privileged, registry
 from cyborg.drivers.pci import host_use
 from cyborg.handles import host_steps
 from cyborg.tests import hosts
@@ -34,11 +34,11 @@ def nodes(tmp_path, monkeypatch):
 
 
 @contextlib.contextmanager
-def program(path):
+def program(path, *arguments):
     """Another process that has a file open."""
     path.touch()
     wait = "import sys; file = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", wait, str(path)]
+    command = [sys.executable, "-c", wait, str(path), *arguments]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline()
@@ -89,14 +89,15 @@ GROUPS = [function(FREE, iommu_group="7"), function(OPEN, iommu_group="8")]
 def held(conf, tmp_path, monkeypatch):
     """What a conductor says that requests have: None if none answers."""
     conf.set_override("state_path", str(tmp_path))
-    said: dict[str, Any] = {"now": [], "times": 0}
+    said: dict[str, Any] = {"now": [], "times": 0, "guest": ""}
 
     def answer(_conf, _host, *, by_place):
         assert by_place
         said["times"] += 1
         if said["now"] is None:
             return None
-        return {json.dumps(pci.split(each) | {"trusted": "true"}): "i" for each in said["now"]}
+        infos = [json.dumps(pci.split(each) | {"trusted": "true"}) for each in said["now"]]
+        return dict.fromkeys(infos, said["guest"])
 
     monkeypatch.setattr(rpc, "held_handles", answer)
     return said
@@ -241,6 +242,82 @@ def test_what_is_open_is_not_offered_and_what_is_not_known_stays_as_it_is(simula
     assert unread == {unknown}
     # Nothing that no driver claims.
     assert looks == [[used, unknown, free]]
+
+
+GUEST = "6c0e2f0a-0000-4000-8000-000000000001"
+
+
+def noted(watch, functions, *addresses):
+    """What is wrong with a device of these functions, after a pass."""
+    handles = [base.AttachHandle(attach_type="PCI", attach_info=pci.split(x)) for x in addresses]
+    part = base.Deployable(
+        name="host-1_a",
+        resource_class="PGPU",
+        num_accelerators=len(handles),
+        attach_handles=tuple(handles),
+    )
+    path = base.ControlPath(cpid_type="PCI", cpid_info=pci.split(addresses[0]))
+    device = base.Device(
+        type="GPU", vendor="10de", model="m", control_path=path, deployables=(part,)
+    )
+    found = discovery.Findings(devices={"d": (device,)}, errors={}, functions=functions)
+    (only,) = watch.noted(found).devices["d"]
+    return only.unhealthy
+
+
+@pytest.fixture
+def after_boot(conf, nodes, held, monkeypatch):
+    """An agent that knew, before its host started anew, what a guest has; and its functions."""
+    monkeypatch.setattr(opened, "_BETWEEN_CHECKS", -1)
+    held["now"], held["guest"] = [OPEN], GUEST
+    with program(nodes / "vfio/8"):
+        look(conf, GROUPS)
+    return opened.Opened(conf, asks=True), pci.Snapshot(GROUPS, Details({}), used={})
+
+
+def test_a_guest_that_runs_without_its_function_is_told(after_boot, nodes, caplog):
+    watch, functions = after_boot
+    with program(nodes / "vfio/7", "-uuid", GUEST):
+        # It may just be starting.
+        assert noted(watch, functions, OPEN) is None
+        assert f"guest {GUEST} runs without PCI function {OPEN}" in noted(watch, functions, OPEN)
+        # The rest of the card is sound.
+        assert noted(watch, functions, OPEN, FREE) is None
+    assert caplog.text.count("runs without") == 1
+    with program(nodes / "vfio/8", "-uuid", GUEST):
+        assert noted(watch, functions, OPEN) is None
+
+
+@pytest.mark.parametrize("node", ["vfio/8", "vfio/devices/vfio3"])
+def test_a_guest_with_its_function_is_sound(after_boot, nodes, node):
+    watch, _ = after_boot
+    functions = pci.Snapshot(GROUPS, Details({(OPEN, "vfio-dev"): ["vfio3"]}), used={})
+    with program(nodes / node, "-uuid", GUEST):
+        assert [noted(watch, functions, OPEN) for _ in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize("now", [[], None])
+def test_a_function_that_was_given_back_meanwhile_is_not_missed(after_boot, nodes, held, now):
+    watch, functions = after_boot
+    held["now"] = now
+    with program(nodes / "vfio/7", "-uuid", GUEST):
+        assert [noted(watch, functions, OPEN) for _ in range(3)] == [None] * 3
+
+
+def test_of_a_guest_that_does_not_run_nothing_is_said(after_boot, nodes):
+    watch, functions = after_boot
+    with program(nodes / "vfio/7", "-uuid", GUEST[:-1] + "2"):
+        assert [noted(watch, functions, OPEN) for _ in range(3)] == [None] * 3
+
+
+def test_a_host_without_iommu_groups_is_told_once(conf, nodes, held, caplog):
+    watch = opened.Opened(conf, asks=True)
+    functions = pci.Snapshot([function(OPEN)], Details({}), used={})
+    for _ in range(2):
+        assert watch.look(functions, [OPEN]).of(OPEN) is None
+    assert caplog.text.count("intel_iommu=on") == 1
+    look(conf, GROUPS)
+    assert caplog.text.count("intel_iommu=on") == 1
 
 
 @pytest.mark.usefixtures("database")
