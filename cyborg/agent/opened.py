@@ -27,6 +27,8 @@ LOG = logging.getLogger(__name__)
 
 #: Where device nodes are.
 DEV = "/dev"
+#: Of most hosts it is not there, so no function of them is looked at for it.
+_VERBS = "/sys/class/infiniband_verbs"
 #: Seconds after which it is asked again who has what, though nothing new is open.
 _ASK_AGAIN = 300.0
 #: And between two looks at guests, of which both must show one that runs without its function.
@@ -189,7 +191,8 @@ def _nodes(function: pci.Function, functions: pci.Snapshot) -> frozenset[str]:
     try:
         if function.has_guest_driver and functions.text(address, "enable") != "0":
             return _vfio_nodes(function, functions)
-        if function.class_code.startswith("02") and function.driver and not function.vfs:
+        is_port = function.class_code.startswith("02") and function.driver and not function.vfs
+        if is_port and functions.names("", _VERBS):
             names = functions.names(address, "infiniband_verbs")
             return frozenset(f"{DEV}/infiniband/{name}" for name in names)
     except (OSError, pci.Vanished):

@@ -17,8 +17,10 @@ _CXL = "/sys/bus/cxl/devices"
 _LENT = {"net": "network interface", "infiniband": "RDMA device"}
 
 
-def of(address: str, driver: str, class_code: str) -> str | None:
+def of(address: str, driver: str, *, may_be_lent: bool) -> str | None:
     """Why the host uses a function that has this driver of the host, or None.
+
+    ``may_be_lent`` is whether it is a network card that shows no interface here.
 
     :raises OSError: that cannot be told
     """
@@ -28,7 +30,7 @@ def of(address: str, driver: str, class_code: str) -> str | None:
             f"its driver {driver} is for programs of the host, such as SPDK and DPDK; to give it "
             "to guests, bind it to vfio-pci"
         )
-    for folder, what in _LENT.items() if class_code.startswith("02") else ():
+    for folder, what in _LENT.items() if may_be_lent else ():
         if os.path.isdir(f"{path}/{folder}") and not sysfs.names(f"{path}/{folder}"):
             return (
                 f"its {what} is in another network namespace, such as a container's; to give it to "

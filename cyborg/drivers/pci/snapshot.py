@@ -414,7 +414,8 @@ def reason_to_keep(
 def _quiet_use(function: Function) -> str | None:
     if function.driver is None or function.has_guest_driver:
         return None
-    return quiet_use.of(function.address, function.driver, function.class_code)
+    may_be_lent = function.class_code.startswith("02") and not function.netdevs
+    return quiet_use.of(function.address, function.driver, may_be_lent=may_be_lent)
 
 
 class _Tree:

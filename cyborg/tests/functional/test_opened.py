@@ -118,6 +118,7 @@ def test_what_a_program_has_open_is_used_by_the_host(conf, nodes, held, node):
 def test_rdma_without_an_address_is_a_use_too(conf, nodes, held):
     cards = [function(each, class_code="020700", driver="mlx5_core") for each in (FREE, OPEN)]
     files = {(FREE, "infiniband_verbs"): ["uverbs0"], (OPEN, "infiniband_verbs"): ["uverbs1"]}
+    files["", "/sys/class/infiniband_verbs"] = ["uverbs0", "uverbs1"]
     with program(nodes / "infiniband/uverbs1"):
         uses = look(conf, cards, files)
 
