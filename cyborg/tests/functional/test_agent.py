@@ -269,6 +269,20 @@ def test_a_driver_that_is_not_installed_is_in_the_report(run_conductor, run_agen
     assert list(report.devices) == ["fake_driver"]
 
 
+def test_what_a_list_names_and_the_host_lacks_is_in_the_report(conf, run_conductor, run_agent):
+    conf.set_override("device_spec", ['{"vendor_id": "ffee"}'], group="pci")
+    conductor = run_conductor()
+    run_agent(enabled_drivers=["pci_driver"])
+
+    report = conductor.reports.get(timeout=PATIENCE)
+
+    assert report.errors["pci_driver"] == (
+        "Object 1 of [pci] device_spec matches nothing on this host"
+    )
+    assert report.devices == {"pci_driver": ()}
+    assert bool(report.not_offered_reasons) is bool(report.not_offered)
+
+
 def test_a_report_that_is_refused_is_delivered_later(run_conductor, run_agent):
     conductor = run_conductor(refusals=2)
 
