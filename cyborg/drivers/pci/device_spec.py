@@ -9,7 +9,7 @@ import json
 import logging
 import re
 import string
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -229,6 +229,29 @@ def parse_objects(
             except ValueError as exc:
                 raise ValueError(f"{option} {json.dumps(item)}: {exc}") from exc
     return tuple(parsed)
+
+
+def unused(
+    specs: Sequence[Spec], used: Set[int], functions: Snapshot, option: str, unfit: str
+) -> list[str]:
+    """A sentence for each object that selects nothing; ``used`` are the ids of those that do.
+
+    ``unfit`` says why a driver may not take what one matches.
+    """
+    said = []
+    for number, each in enumerate(specs, 1):
+        if id(each) in used or any(map(each.may_match, functions.faults)):
+            continue
+        fitting = [name for name in functions if each.matches(functions[name], functions)]
+        if not fitting:
+            said.append(f"Object {number} of {option} matches nothing on this host")
+        elif not each.exclude:
+            first = functions[fitting[0]]
+            more = f" and {len(fitting) - 1} more" if len(fitting) > 1 else ""
+            is_taken = first_match(specs, first, functions) is not each
+            why = "an object before it matches, too" if is_taken else unfit
+            said.append(f"Object {number} of {option} matches only {first.address}{more}: {why}")
+    return said
 
 
 def first_match(

@@ -8,7 +8,6 @@ only its vendor has.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
@@ -27,23 +26,14 @@ from cyborg.drivers.pci import (
     groups,
     health,
     readings,
+    withholding,
 )
-from cyborg.drivers.pci.match import Match, ids_of
-from cyborg.drivers.pci.snapshot import (
-    BOOTED_WITH,
-    FAR_DOMAIN,
-    Function,
-    Snapshot,
-    Vanished,
-    join,
-    reason_to_keep,
-    split,
-)
+from cyborg.drivers.pci.match import Match, Matches, ids_of
+from cyborg.drivers.pci.snapshot import Function, Snapshot, Vanished, join
 
 LOG = logging.getLogger(__name__)
 
 #: What an operator can do about a function that is not offered.
-_FREE_ITS_PARTS = "remove its parts, of virtual functions with 0 in sriov_numvfs, or list those"
 _FREE_ITS_GROUP = (
     "bind the other function to vfio-pci, or list both with one board in [pci] device_spec"
 )
@@ -84,9 +74,7 @@ class PciDriver:
         self._specs = device_spec.parse(texts, f"[{self.group}] device_spec", self.own_keys)
         self.kept = kept_facts.KeptFacts(conf, self.group)
         self._health = health.Health(conf, self.kept)
-        vendors = {match.vendor for match in self.match}
-        #: The vendors whose functions can match; None for all.
-        self._vendors = vendors if all(map(str.isalnum, vendors)) else None
+        self._matches = Matches(self.match)
         self._logged: set[tuple[str, str]] = set()
         self._problems: list[str] = []
         self._refusals: dict[str, base.Refusal] = {}
@@ -94,7 +82,6 @@ class PciDriver:
         self._claimed: tuple[Snapshot, Mapping[str, int]] | None = None
         #: What ``[cleaning]`` says of each resource class. No option of it changes while we run.
         self._policies: dict[str, str] = {}
-        self._digits: dict[tuple[str, ...], int | None] = {}
         #: The objects of the operator's list that match functions of the last walk themselves.
         self._matching: dict[str, device_spec.Spec] = {}
         self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
@@ -174,10 +161,7 @@ class PciDriver:
     def _claims(self, functions: Snapshot) -> dict[str, int]:
         claimed = {}
         matching: dict[str, device_spec.Spec] = {}
-        candidates: Iterable[Function] = functions.values()
-        if self._vendors is not None:
-            candidates = itertools.chain.from_iterable(map(functions.of_vendor, self._vendors))
-        for function in candidates:
+        for function in self._matches.candidates(functions):
             exactness = self._exactness(function, functions, matching)
             if exactness:
                 claimed[function.address] = exactness
@@ -197,26 +181,8 @@ class PciDriver:
     def unmatched(self, functions: Snapshot) -> Sequence[str]:
         """A sentence for each object of the operator's list that selects nothing."""
         claimed = self.claims(functions)
-        matching = self._matching.items()
-        used = {id(each) for address, each in matching if address in claimed or each.exclude}
-        said = []
-        for number, each in enumerate(self._specs, 1):
-            if id(each) in used or any(map(each.may_match, functions.faults)):
-                continue
-            fitting = [name for name in functions if each.matches(functions[name], functions)]
-            if not fitting:
-                said.append(f"Object {number} of {self.option} matches nothing on this host")
-            elif not each.exclude:
-                said.append(self._why_unused(number, fitting, functions))
-        return said
-
-    def _why_unused(self, number: int, fitting: Sequence[str], functions: Snapshot) -> str:
-        """Why an object of the list selects none of the functions that it matches."""
-        first = functions[fitting[0]]
-        more = f" and {len(fitting) - 1} more" if len(fitting) > 1 else ""
-        is_taken = self._own_spec(first, functions) is not self._specs[number - 1]
-        why = "an object before it matches, too" if is_taken else self.unfit[0]
-        return f"Object {number} of {self.option} matches only {first.address}{more}: {why}"
+        used = {id(e) for name, e in self._matching.items() if name in claimed or e.exclude}
+        return device_spec.unused(self._specs, used, functions, self.option, self.unfit[0])
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every device of this kind that can be given out."""
@@ -394,9 +360,9 @@ class PciDriver:
     ) -> int:
         """How exactly it matches; ``matching`` collects what the operator's list says."""
         is_part = function.pf is not None and self.expose != "each"
-        digits = self._fitting(function)
+        digits = self._matches.digits(function)
         if digits is None and is_part:
-            digits = self._fitting(functions.get(function.pf or "", function))
+            digits = self._matches.digits(functions.get(function.pf or "", function))
         if digits is None:
             return 0
         spec = self._own_spec(function, functions)
@@ -407,15 +373,6 @@ class PciDriver:
         if is_part or self.listed:
             return 0
         return digits if all(each.exclude for each in self._specs) else 0
-
-    def _fitting(self, function: Function) -> int | None:
-        """How many digits of the function the driver matches, or None if it does not match."""
-        ids = ids_of(function)
-        if ids not in self._digits:
-            # A match that fixes no digit is a match.
-            fitting = [max(1, match.digits) for match in self.match if match.fits(function)]
-            self._digits[ids] = max(fitting, default=None)
-        return self._digits[ids]
 
     def _given(
         self, function: Function, functions: Snapshot, mine: Set[str]
@@ -475,36 +432,11 @@ class PciDriver:
         self, function: Function, functions: Snapshot, foreign: Set[str]
     ) -> base.Refusal | None:
         """Why a function stays with the host, whatever its IOMMU group, or None."""
-        spec = self._own_spec(function, functions)
-        is_listed = spec is not None and not spec.exclude
-        far = spec is not None and spec.address.has_domain(split(function.address)["domain"])
-        reason = reason_to_keep(function, functions, listed=is_listed, far=far and is_listed)
-        if reason is not None:
-            return base.Refusal(reason=reason, remedy=self._lifted_by(reason))
-        kept = self.why_kept(function, functions)
-        if kept is not None:
-            return base.Refusal(reason=kept[0], remedy=kept[1])
-        reason = self._excluded_part(function, functions)
-        if reason is not None:
-            return base.Refusal(reason=reason, remedy=self.option)
-        reason = reason_to_keep_whole(function, functions, foreign)
-        return base.Refusal(reason=reason, remedy=_FREE_ITS_PARTS) if reason else None
-
-    def _lifted_by(self, reason: str) -> str:
-        """What an operator can do about a reason to keep a function."""
-        lifts = {
-            BOOTED_WITH: f"{self.option} if it is bound to vfio-pci: the host has no screen then",
-            FAR_DOMAIN: f"{self.option} with the domain in full, for guests other than Nova's",
-        }
-        return lifts.get(reason, "")
-
-    def _excluded_part(self, function: Function, functions: Snapshot) -> str | None:
-        """Why the operator's list forbids to give a card out whole, or None."""
-        for vf in function.vfs if self._specs else ():
-            spec = self._own_spec(functions[vf], functions)
-            if spec is not None and spec.exclude:
-                return f"its virtual function {vf} stays with the host"
-        return None
+        found = withholding.by_host(function, functions, self._specs, self.option)
+        if found is None and (kept := self.why_kept(function, functions)) is not None:
+            found = base.Refusal(reason=kept[0], remedy=kept[1])
+        found = found or withholding.by_list(function, functions, self._specs, self.option)
+        return found or withholding.by_parts(function, functions, foreign)
 
     def _device(
         self,
@@ -601,25 +533,3 @@ class PciDriver:
         if (function.address, reason) not in self._logged:
             self._logged.add((function.address, reason))
             LOG.info("PCI device %s is not offered: %s", function.address, reason)
-
-
-def reason_to_keep_whole(
-    function: Function, functions: Snapshot, foreign: Set[str]
-) -> str | None:
-    """Why a function cannot be given out whole because of its parts, or None.
-
-    The guest that gets it would take them from their users.
-    """
-    divided = facts.division(function, functions)
-    if divided is not None:
-        return f"it is divided: {divided}"
-    for vf in function.vfs:
-        if vf in foreign:
-            return f"its virtual function {vf} is another driver's"
-        if functions[vf].has_guest_driver:
-            return f"its virtual function {vf} is kept for a guest"
-        reason = reason_to_keep(functions[vf], functions, listed=True, far=True)
-        reason = reason or facts.division(functions[vf], functions, of_card=True)
-        if reason is not None:
-            return f"its virtual function {vf} is in use: {reason}"
-    return "its virtual functions are enabled" if function.vfs else None

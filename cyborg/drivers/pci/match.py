@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from cyborg.drivers.pci.snapshot import Function
+from cyborg.drivers.pci.snapshot import Function, Snapshot
 
 _FIELDS = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class_code")
 ids_of: Callable[[Function], tuple[str, ...]] = operator.attrgetter(*_FIELDS)
@@ -37,6 +38,32 @@ class Match:
     def digits(self) -> int:
         """How many digits it fixes. The match that fixes more is the more exact one."""
         return sum(char in "0123456789abcdef" for name in _FIELDS for char in getattr(self, name))
+
+
+class Matches:
+    """What one driver matches. What is found of some ids is kept."""
+
+    def __init__(self, matches: Sequence[Match]) -> None:
+        self._matches = matches
+        vendors = {each.vendor for each in matches}
+        #: The vendors whose functions can match; None for all.
+        self._vendors = vendors if all(map(str.isalnum, vendors)) else None
+        self._digits: dict[tuple[str, ...], int | None] = {}
+
+    def candidates(self, functions: Snapshot) -> Iterable[Function]:
+        """The functions that may match."""
+        if self._vendors is None:
+            return functions.values()
+        return itertools.chain.from_iterable(map(functions.of_vendor, self._vendors))
+
+    def digits(self, function: Function) -> int | None:
+        """How many digits of the function are matched, or None if it does not match."""
+        ids = ids_of(function)
+        if ids not in self._digits:
+            # A match that fixes no digit is a match.
+            fitting = [max(1, each.digits) for each in self._matches if each.fits(function)]
+            self._digits[ids] = max(fitting, default=None)
+        return self._digits[ids]
 
 
 @functools.cache
