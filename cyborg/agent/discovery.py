@@ -48,11 +48,10 @@ class Findings:
     functions: pci.Snapshot | None = None
 
     @property
-    def present(self) -> tuple[str, ...] | None:
-        """The buses with functions that are no bridges, each with their vendor."""
-        if self.functions is None:
-            return None
-        found = (each for each in self.functions.values() if not each.class_code.startswith("06"))
+    def present(self) -> tuple[str, ...]:
+        """The buses with functions that are no bridges, each with their vendor, if known."""
+        functions = (self.functions or {}).values()
+        found = (each for each in functions if not each.class_code.startswith("06"))
         return tuple(sorted({f"{each.address.rpartition(':')[0]} {each.vendor}" for each in found}))
 
 

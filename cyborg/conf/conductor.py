@@ -82,10 +82,9 @@ OPTS: list[cfg.Opt] = [
         min=0,
         mutable=True,
         help="Seconds for which the record of a card is kept that has vanished from the PCI bus of "
-        "its host, or at whose address another card is, though nobody has a part of it. Until then "
-        "it is shown as missing, offers nothing, and is itself again if it comes back with its "
-        "serial; an administrator may remove it before. With 0 it is deleted at once. A device "
-        "that is there and is no longer reported, as by another device_spec, is not kept.",
+        "its host, or at whose address another is, though nobody has a part of it. It is shown as "
+        "missing, and is itself again if it comes back with its serial. With 0 it is deleted at "
+        "once, as is always what is there and no longer reported.",
     ),
     cfg.IntOpt(
         "arq_expiry",

@@ -61,14 +61,13 @@ def of(shown: Iterable[object], vendor: str, board_info: str | None) -> Identity
     """
     texts = {str(each).strip() for each in shown if each is not None}
     serials = [text for text in texts if not _NO_SERIAL.fullmatch(text)]
+    serial = serials[0] if len(serials) == 1 else None
     try:
         facts = dict(json.loads(board_info or "{}"))
     except (ValueError, TypeError):
         facts = {}
-    product = (vendor, facts.get("product_id"))
     board = (facts.get("subsystem_vendor_id"), facts.get("subsystem_id"))
-    serial = serials[0] if len(serials) == 1 else None
-    return Identity(serial, _joined(product), _joined(board))
+    return Identity(serial, _joined((vendor, facts.get("product_id"))), _joined(board))
 
 
 def _joined(ids: Iterable[object]) -> str | None:

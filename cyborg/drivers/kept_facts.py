@@ -70,17 +70,19 @@ class KeptFacts:
     def check(self, address: str, serial: object) -> None:
         """Forget what is kept by the address or slot of a card if another is there now.
 
-        :raises OSError: as :meth:`get`
+        What nobody has asked for yet is not read for this.
         """
+        if self._facts is None or serial is None:
+            return
         now = identity.of([serial], "", None)
         with self._lock:
-            cards = self._loaded().setdefault(_CARDS, {})
+            cards = self._facts.setdefault(_CARDS, {})
             was = identity.Identity(cards.get(address))
             if now.serial is None or was.serial == now.serial or (was.serial and now.is_of_pci):
                 return
             if was.has_other_serial(now):
                 of_card = (address, address.rpartition(".")[0])
-                for facts in self._loaded().values():
+                for facts in self._facts.values():
                     for key in [key for key in facts if key.partition(" ")[0] in of_card]:
                         del facts[key]
             cards[address] = now.serial

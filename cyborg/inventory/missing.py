@@ -30,14 +30,11 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
     handle, deployable, device = models.AttachHandle, models.Deployable, models.Device
     programmed = sa.exists().where(models.Operation.active == deployable.uuid)
     may_go = sa.or_(device.kept_until_ms.is_(None), device.kept_until_ms <= db.now_ms())
+    may_go &= device.host_id == host_id
     of_host = (
         sa.select(deployable.id)
         .join(device)
-        .where(
-            device.host_id == host_id,
-            may_go,
-            ~sa.and_(deployable.missing.is_(True), programmed),
-        )
+        .where(may_go, ~sa.and_(deployable.missing.is_(True), programmed))
     )
     held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
     free = sa.select(handle.id).where(
@@ -73,13 +70,10 @@ def forget(_conf: cfg.ConfigOpts) -> None:
 
 
 def _forget(session: orm.Session, devices: list[models.Device]) -> None:
+    for device in devices:
+        device.kept_until_ms = None
+    session.flush()
     ids = {device.host_id for device in devices}
-    db.update(
-        session,
-        models.Device,
-        models.Device.id.in_([device.id for device in devices]),
-        kept_until_ms=None,
-    )
     query = sa.select(models.Host.id, models.Host.name).where(models.Host.id.in_(ids))
     hosts = dict(list(session.execute(query)))
     work.want(session, work.PLACEMENT, hosts.values())

@@ -18,15 +18,7 @@ from sqlalchemy import orm
 from cyborg import db, history, liveness, notifications, rpc, work
 from cyborg.common.reasons import Reason
 from cyborg.db import models
-from cyborg.inventory import (
-    acceptance,
-    apply,
-    bare_metal,
-    diff,
-    identities,
-    losses,
-    missing,
-)
+from cyborg.inventory import acceptance, apply, bare_metal, diff, identities, losses, missing
 from cyborg.notifications import notices
 from cyborg.placement import names
 
@@ -252,7 +244,7 @@ def _keep_vanished(plan: diff.Plan, report: rpc.HostReport, until_ms: int) -> No
     for row in plan.gone if until_ms else ():
         place = identities.at_home(row.control_path.cpid_info)
         bus = f"{place.get('domain')}:{place.get('bus')} {row.vendor}"
-        is_off = report.present is not None and "bus" in place and bus not in report.present
+        is_off = report.present and "bus" in place and bus not in report.present
         if not row.missing and row.driver in report.devices and (is_off or row.id in replaced):
             row.kept_until_ms = until_ms
             what = row.model, row.uuid, report.host

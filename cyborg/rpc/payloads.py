@@ -120,7 +120,7 @@ class HostReport:
     driver offers, and ``not_offered_reasons`` say why; None if nobody looked. ``unknown`` has the
     types and infos of the control paths of devices that were on the wire and are not in
     ``devices``, because this release does not know what was said of them. ``present`` are the
-    buses with functions that are no bridges, each with its vendor; None if nobody looked.
+    buses with functions that are no bridges, each with its vendor; none if nobody looked.
     """
 
     host: str
@@ -133,7 +133,7 @@ class HostReport:
     not_offered: int | None = None
     not_offered_reasons: tuple[str, ...] = ()
     unknown: frozenset[tuple[str, str]] = frozenset()
-    present: tuple[str, ...] | None = None
+    present: tuple[str, ...] = ()
 
     def digest(self) -> str:
         """A hash that is equal for reports with the same content, whenever they were made.
@@ -164,7 +164,7 @@ class HostReport:
             },
             "unread": list(self.unread),
             "not_offered": self.not_offered,
-            "present": self.present and list(self.present),
+            "present": list(self.present),
             "not_offered_reasons": list(self.not_offered_reasons),
         }
 
@@ -180,9 +180,6 @@ class HostReport:
         errors = dict(_dictionary("errors", _dictionary("The report", data).get("errors", {})))
         devices = _dictionary("devices", data["devices"])
         unread = value_checks.items("unread", data.get("unread", ()), str)
-        present = data.get("present")
-        if present is not None:
-            present = value_checks.items("present", present, str)
         why = value_checks.items(_REASONS, data.get(_REASONS, ()), str)
         why = tuple(each[:_QUOTED_MAX] for each in why[:REASONS_MAX])
         for driver in (*errors, *devices):
@@ -211,7 +208,7 @@ class HostReport:
             devices={driver: found.devices for driver, found in read.items() if not found.lost},
             unread=unread,
             not_offered=data.get("not_offered"),
-            present=present,
+            present=value_checks.items("present", data.get("present", ()), str),
             not_offered_reasons=why,
             unknown=frozenset(path for found in read.values() for path in found.unknown),
         )

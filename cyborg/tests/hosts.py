@@ -72,7 +72,7 @@ def report(
     order: tuple[int, int] | None = None,
     unread: Sequence[str] = (),
     not_offered: int | None = None,
-    present: tuple[str, ...] | None = None,
+    present: tuple[str, ...] = (),
     not_offered_reasons: Sequence[str] = (),
 ) -> rpc.HostReport:
     """A report of the host, newer than every one made before unless ``order`` says otherwise."""

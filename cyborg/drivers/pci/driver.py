@@ -497,13 +497,12 @@ class PciDriver:
             for key, value in self.attributes(function, functions).items()
             if value is not None and value != ""
         }
-        found = facts.attributes(function, functions)
-        self.kept.check(function.address, own.get("serial", found.get("serial")))
         key = (function.address, *ids_of(function))
         product = self._own_product(function, own.get("product"), " ".join(key))
         if product is not None:
             own["product"] = product
-        present = {**found, **own}
+        present = {**facts.attributes(function, functions), **own}
+        self.kept.check(function.address, present.get("serial"))
         named = self._named_product(function, functions)
         if named is not None:
             present["product"] = named

@@ -191,13 +191,14 @@ def test_what_cannot_be_read_is_not_taken_for_forgotten(conf, tmp_path):
 def test_what_was_kept_of_another_card_is_forgotten(conf, comes, is_kept):
     facts = {"0000:41:00.0": "layouts", "0000:41:00": "words", "0000:41:00.0 10de 20b5": "product"}
     kept = kept_facts.KeptFacts(conf, "gpu_devices")
+    kept.set("layouts", "0000:42:00.0", 2)
     kept.check("0000:41:00.0", "S1")
     for key, kind in facts.items():
         kept.set(kind, key, 1)
-    kept.set("layouts", "0000:42:00.0", 2)
     kept.save()
 
     again = kept_facts.KeptFacts(conf, "gpu_devices")
+    assert again.get("words", "0000:41:00") == 1
     again.check("0000:41:00.0", comes)
 
     assert {again.get(kind, key) for key, kind in facts.items()} == {1 if is_kept else None}
