@@ -16,7 +16,7 @@ API_NAME, API_VERSION_OPTION, DEFAULT_API_VERSION  # osc_lib plugins
 make_client, build_option_parser, check_api_version
 AcceleratorWeigher, AcceleratorFilter, filter_all  # nova-scheduler
 weight_multiplier, weigh_objects, _weigh_object
-channel_class, task_class, handle_read, next_channel_cleanup  # waitress
+channel_class, expect_continue, task_class, handle_read, next_channel_cleanup  # waitress
 
 # Attributes of the objects of libraries.
 descend, formatter_class, use_conf, exc_text  # jsonschema, argparse, oslo.policy, logging
