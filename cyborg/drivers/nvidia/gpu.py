@@ -249,8 +249,10 @@ class NvidiaGpuDriver(pci.PciDriver):
         # What is kept may have been changed meanwhile: only what the card shows is kept again.
         if layout is not None and shown and (created or not layout.mediated):
             self.kept.set(_LAYOUTS, card.address, layout.name)
+        own_serial = vgpu.information(card, functions).get("GPU UUID")
         attributes = {
             **self.common_attributes(card, functions),
+            **({"serial": own_serial} if own_serial else {}),
             **self._topology.attributes(card),
             **{f"{base.LAYOUT_PREFIX}{each.name}": str(each.count) for each in layouts},
             **(nvidia_layouts.attributes(layout) if layout is not None else {}),

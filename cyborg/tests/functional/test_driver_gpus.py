@@ -183,6 +183,15 @@ class TestWholeNvidia(contract.SimulatedDriverContract):
         assert part.attributes["firmware"] == "92.00.45.00.03"
         assert {"CUSTOM_MEMORY_GIB_80", "CUSTOM_NUMA_NODE_1"} <= set(part.traits)
 
+    def test_a_card_with_layouts_has_its_uuid_too(self, simulate):
+        simulated = simulate({"cards": [{"card": "h100", "vfs": 8}]})
+        ((card,),) = (
+            each.deployables for each in found(simulated, "[gpu_devices]\nlayouts = H100XM-40C\n")
+        )
+
+        assert card.program_mode == base.LAYOUT
+        assert card.attributes["serial"].startswith("GPU-")
+
     def test_what_only_the_driver_tells_is_remembered_while_a_guest_has_the_card(
         self, changeable
     ):
