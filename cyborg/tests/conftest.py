@@ -105,9 +105,11 @@ def database_url(database_kind: str, tmp_path: pathlib.Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
+def templates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Templates]:
     """What new databases are copied from."""
-    return Templates(tmp_path_factory.mktemp("databases"))
+    made = Templates(tmp_path_factory.mktemp("databases"))
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -25,6 +25,12 @@ class Templates:
     def __init__(self, folder: pathlib.Path) -> None:
         self._sqlite = folder / "template.sqlite"
         self._mysql: list[str] = []
+        self._postgresql: str | None = None
+        self._on_servers = contextlib.ExitStack()
+
+    def close(self) -> None:
+        """Drop what is on a server."""
+        self._on_servers.close()
 
     def fill(self, url: str, conf: cfg.ConfigOpts) -> None:
         """Give an empty database the newest schema, and have the process configured for it."""
@@ -33,9 +39,9 @@ class Templates:
             self._copy_file(url, conf)
         elif kind == "mysql":
             self._run_statements(url, conf)
+        else:
+            self._copy_on_server(url, conf)
         _configure(conf, url)
-        if kind == "postgresql":
-            schema.upgrade()
         # Of the pool's first connection more is asked than of the others.
         with db.engine().connect():
             pass
@@ -44,6 +50,17 @@ class Templates:
         if not self._sqlite.exists():
             _upgrade(conf, f"sqlite:///{self._sqlite}")
         shutil.copyfile(self._sqlite, str(sa.make_url(url).database))
+
+    def _copy_on_server(self, url: str, conf: cfg.ConfigOpts) -> None:
+        if self._postgresql is None:
+            name = f"cyborg_{uuid.uuid4().hex[:12]}"
+            made = self._on_servers.enter_context(servers.new_database("postgresql", name))
+            _upgrade(conf, made)
+            self._postgresql = name
+        copy = sa.make_url(url).database
+        with _connected(servers.url_of("postgresql")) as connection:
+            connection.exec_driver_sql(f"DROP DATABASE {copy}")
+            connection.exec_driver_sql(f"CREATE DATABASE {copy} TEMPLATE {self._postgresql}")
 
     def _run_statements(self, url: str, conf: cfg.ConfigOpts) -> None:
         if not self._mysql:

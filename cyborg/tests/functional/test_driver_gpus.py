@@ -190,7 +190,7 @@ class TestWholeNvidia(contract.SimulatedDriverContract):
         )
 
         assert card.program_mode == base.LAYOUT
-        assert card.attributes["serial"].startswith("GPU-")
+        assert str(card.attributes["serial"]).startswith("GPU-")
 
     def test_what_only_the_driver_tells_is_remembered_while_a_guest_has_the_card(
         self, changeable
