@@ -47,17 +47,19 @@ def why_other(
     if function is None:
         return None  # The driver says what that means to it.
     shown = facts.attributes(function, functions)
+    of_pci = shown.get(identity.SERIAL_KEY)
     if isinstance(driver, pci.PciDriver):
         own = driver.attributes(function, functions).items()
         shown |= {key: value for key, value in own if value}
-    serial = shown.get(identity.SERIAL_KEY)
     board = json.dumps({"product_id": function.device})
-    now = identity.of([serial], function.vendor, board)
     was = identity.Identity(expected.get(identity.SERIAL_KEY), expected.get("product"))
+    serial = of_pci if was.is_of_pci else shown.get(identity.SERIAL_KEY)
+    now = identity.of([serial], function.vendor, board)
     if was.has_other_product(now) or was.has_other_serial(now):
         return f"another card is at {path.place}: {now.to_wire()} instead of {dict(expected)}"
     is_disk = getattr(driver, "type", None) in base.DISKS
-    if is_disk and was.serial is not None and now.serial is None:
+    is_shown = now.serial is not None and now.is_of_pci == was.is_of_pci
+    if is_disk and was.serial is not None and not is_shown:
         return f"the disk at {path.place} does not show now that its serial is {was.serial}"
     return None
 

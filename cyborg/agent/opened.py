@@ -68,15 +68,19 @@ class Opened:
         if not self._told and not any(each.iommu_group for each in functions.values()):
             self._told = True
             LOG.warning(_NO_IOMMU)
-        nodes = {each: _nodes(functions[each], functions) for each in claimed if each in functions}
+        present = [each for each in claimed if each in functions]
+        lent = {each for each in present if _may_be_lent(functions[each])}
+        nodes = {each: _nodes(functions[each], functions) for each in present}
         nodes = {each: its for each, its in nodes.items() if its}
         try:
             holders = self._holders(_union(nodes.values())) if nodes else {}
         except Exception as exc:  # noqa: BLE001 - the helper fails in many ways
             why = f"it cannot be told who has it open: {exc}"
-            return host_use.Uses(used={}, unknown=dict.fromkeys(nodes, why))
+            held = frozenset(self._known())
+            return host_use.Uses(used={}, unknown=dict.fromkeys(nodes, why), held=held)
         open_nodes_of = {each: its & holders.keys() for each, its in nodes.items()}
-        known, now = self._held({each for each, its in open_nodes_of.items() if its})
+        known, now = self._held(lent | {each for each, its in open_nodes_of.items() if its})
+        held = frozenset([*known, *(now or ())])
         # A guest has all functions of an IOMMU group open, or none.
         ours = _union(its for each, its in nodes.items() if each in known or each in (now or ()))
         said = {
@@ -86,8 +90,8 @@ class Opened:
             if its and not its & ours
         }
         if now is None:
-            return host_use.Uses(used={}, unknown=dict.fromkeys(said, _UNASKED))
-        return host_use.Uses(used=said)
+            return host_use.Uses(used={}, unknown=dict.fromkeys(said, _UNASKED), held=held)
+        return host_use.Uses(used=said, held=held)
 
     def noted(self, findings: discovery.Findings) -> discovery.Findings:
         """The findings with what guests run without, though they have it: their devices are sick.
@@ -183,6 +187,12 @@ def _address(info: Mapping[str, str]) -> str:
 
 def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset[str]().union(*sets)
+
+
+def _may_be_lent(function: pci.Function) -> bool:
+    """Whether it is a network card of the host's driver that shows no interface here."""
+    is_port = function.class_code.startswith("02") and not function.netdevs
+    return is_port and function.driver is not None and not function.has_guest_driver
 
 
 def _nodes(function: pci.Function, functions: pci.Snapshot) -> frozenset[str]:

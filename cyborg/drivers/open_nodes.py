@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pathlib
@@ -55,12 +56,15 @@ def guests(instances: Collection[str]) -> dict[str, list[str]]:
 def _open_files(number: int) -> set[str]:
     """What a process has open; nothing of one that has ended, or that we must not look at."""
     folder = f"/proc/{number}/fd"
-    targets = set()
+    targets: set[str] = set()
     try:
-        for name in os.listdir(folder):
-            targets.add(os.readlink(f"{folder}/{name}"))
+        names = os.listdir(folder)
     except OSError:
         return targets
+    for name in names:
+        # One may have been closed meanwhile; the others count.
+        with contextlib.suppress(OSError):
+            targets.add(os.readlink(f"{folder}/{name}"))
     return targets
 
 

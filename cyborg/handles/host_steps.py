@@ -105,7 +105,7 @@ def _holding(claim: work.Claim) -> Iterator[orm.Session]:
 def held_on(host: str, *, by_place: bool = False) -> dict[str, str]:
     """The ARQs that have handles of a host, by the uuids of the handles.
 
-    With ``by_place`` it is their instances, by the infos of the handles.
+    With ``by_place`` it is their instances, by the infos of the handles of functions.
     """
     arq, handle = models.Arq, models.AttachHandle
     of_place = (handle.attach_info, sa.func.coalesce(arq.consumer_uuid, ""))
@@ -117,6 +117,9 @@ def held_on(host: str, *, by_place: bool = False) -> dict[str, str]:
         .join(models.Device.host)
         .where(models.Host.name == host)
     )
+    if by_place:
+        # The place of a mediated device is that of its parent, which no guest has.
+        query = query.where(handle.attach_type != "MDEV")
     with db.reader() as session:
         return {row[0]: row[1] for row in session.execute(query)}
 

@@ -55,6 +55,8 @@ class Plan:
     new_deployables: tuple[tuple[KeptDevice, base.Deployable], ...] = ()
     kept_deployables: tuple[tuple[models.Deployable, KeptDevice, base.Deployable], ...] = ()
     gone_deployables: tuple[models.Deployable, ...] = ()
+    #: The ids of those gone ones that are known to be elsewhere, where another may still be.
+    stuck: frozenset[int] = frozenset()
 
     @property
     def moved(self) -> tuple[KeptDevice, ...]:
@@ -69,7 +71,9 @@ class Plan:
         return tuple(
             row
             for row in self.gone
-            if _row_key(row) in taken or not names.isdisjoint(part.name for part in row.deployables)
+            if row.id in self.stuck
+            or _row_key(row) in taken
+            or not names.isdisjoint(part.name for part in row.deployables)
         )
 
     def summary(self) -> str:
@@ -202,7 +206,9 @@ def diff(
     def keep(row: models.Device, driver: str, device: base.Device) -> None:
         if row.id not in unread and (row.id not in frozen or row.driver == driver):
             matched.add(row.id)
-            kept.append(_kept(row, driver, device, by_serial=row.id in same_card))
+            one = _kept(row, driver, device, by_serial=row.id in same_card)
+            there = rows.get(path_key(device.control_path), row)
+            kept.append(replace(one, look=one.look or _may_have_been(there, one)))
 
     for number, (driver, device) in enumerate(found):
         row = rows.get(path_key(device.control_path))
@@ -219,9 +225,35 @@ def diff(
         else:
             look = path_key(device.control_path) in rows and identities.is_doubtful(device)
             new.append(NewDevice(driver=driver, device=device, look=look))
-    kept = _without_stuck(known, kept, matched | frozen | unread)
-    gone = (row for row in known if row.id not in matched | frozen | unread)
-    return _with_deployables(Plan(new=tuple(new), kept=tuple(kept), gone=tuple(gone)))
+    stuck = _stuck(known, kept, matched | frozen | unread)
+    kept = [each for each in kept if each.row.id not in stuck]
+    gone = [row for row in known if row.id not in (matched - stuck) | frozen | unread]
+    plan = Plan(new=tuple(new), kept=tuple(kept), gone=tuple(gone), stuck=stuck)
+    return _with_deployables(_looked_at(plan))
+
+
+def _looked_at(plan: Plan) -> Plan:
+    """The plan with a look at each card without a serial that may be another of its kind.
+
+    That is so if one of the kind has gone and one has come: all between may have been shifted.
+    """
+    shifted = {identities.nameless(identities.of_row(row)) for row in plan.gone if not row.missing}
+    shifted &= {identities.nameless(identities.of_device(each.device)) for each in plan.new}
+    shifted -= {None}
+    if not shifted:
+        return plan
+
+    def may_be_other(device: base.Device) -> bool:
+        return identities.nameless(identities.of_device(device)) in shifted
+
+    return replace(
+        plan,
+        kept=tuple(
+            replace(one, look=one.look or (not one.moved and may_be_other(one.device)))
+            for one in plan.kept
+        ),
+        new=tuple(replace(one, look=one.look or may_be_other(one.device)) for one in plan.new),
+    )
 
 
 def path_key(path: base.ControlPath) -> _Key:
@@ -257,23 +289,31 @@ def _kept(
     return KeptDevice(row=row, driver=driver, device=device, moved=moved, look=look)
 
 
-def _without_stuck(
-    known: Iterable[models.Device], kept: Sequence[KeptDevice], here: Set[int]
-) -> list[KeptDevice]:
-    """Without cards that have moved, if one has come to where another may still be.
+def _may_have_been(there: models.Device, one: KeptDevice) -> bool:
+    """Whether a card with that serial may be what others have, or left, without its serial."""
+    is_known = there is one.row or identities.of_row(there).serial is not None
+    if is_known or identities.is_other(there, one.device):
+        return False
+    return any(handle.is_kept for part in there.deployables for handle in part.attach_handles)
 
-    They stay as they were until that is known. ``here`` are the ids of rows that are not gone.
+
+def _stuck(
+    known: Iterable[models.Device], kept: Sequence[KeptDevice], here: Set[int]
+) -> frozenset[int]:
+    """The ids of cards that have come to where another may still be.
+
+    They are at no place until that is known. ``here`` are the ids of rows that are not gone.
     """
     moved = {each.row.id: each.device for each in kept if each.moved}
     staying = [row for row in known if row.id in here - moved.keys()]
     taken = {_row_key(row) for row in staying}
     names = {part.name for row in staying for part in row.deployables}
-    is_stuck = any(
-        path_key(device.control_path) in taken
+    return frozenset(
+        id_
+        for id_, device in moved.items()
+        if path_key(device.control_path) in taken
         or not names.isdisjoint(part.name for part in device.deployables)
-        for device in moved.values()
     )
-    return [each for each in kept if not (each.moved and is_stuck)]
 
 
 def _each(reported: Reported) -> Iterator[tuple[str, base.Device]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -58,12 +59,20 @@ def is_doubtful(device: base.Device) -> bool:
     return device.type in base.DISKS or of_device(device).serial is None
 
 
+def nameless(card: identity.Identity) -> str | None:
+    """The product of a card that only its address tells from others of it, or None."""
+    return card.product if card.serial is None else None
+
+
 def has_other_board(row: models.Device, device: base.Device) -> bool:
     """Whether a card that shows no serial is on another board than the one that was there."""
     was, now = of_row(row), of_device(device)
-    are_known = None not in (was.board, now.board) and not (was.serial or now.serial)
+    are_known = None not in (was.board, now.board) and None in (was.serial, now.serial)
     return are_known and was.board != now.board
 
+
+#: What tells the paths apart of several cards that were at one place.
+_WHOSE = f"{identity.WAS}by"
 
 _Card = tuple[str, str | None, str, str]
 
@@ -94,7 +103,16 @@ def _unique(cards: Iterable[tuple[identity.Identity, Mapping[str, str]]]) -> dic
 
 def at_home(info: str) -> dict[str, str]:
     """An info with the place that it had before another card came there."""
-    return {key.removeprefix(identity.WAS): value for key, value in json.loads(info).items()}
+    parts = json.loads(info)
+    parts.pop(_WHOSE, None)
+    return {key.removeprefix(identity.WAS): value for key, value in parts.items()}
+
+
+def apart(info: str, uuid: str) -> str:
+    """A control path's info that no other card which was at its place has as well."""
+    parts = json.loads(info)
+    is_displaced = any(key.startswith(identity.WAS) for key in parts)
+    return base.canonical_json(parts | {_WHOSE: uuid}) if is_displaced else info
 
 
 def displaced(info: str) -> str:
@@ -105,9 +123,14 @@ def displaced(info: str) -> str:
 def moved(info: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
     """An info of a function of a card that was on the bus of ``old`` and is on that of ``new``."""
     parts = at_home(info)
-    if all(parts.get(key) == old[key] for key in ("domain", "bus")):
-        parts |= {"domain": new["domain"], "bus": new["bus"]}
+    if parts.get("domain") == old["domain"] and "bus" in parts:
+        parts |= {"domain": new["domain"], "bus": _bus(parts["bus"], old, new)}
     return base.canonical_json(parts)
+
+
+def _bus(bus: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """A bus of the card: virtual functions may be on those behind that of the card."""
+    return f"{int(bus, 16) - int(old['bus'], 16) + int(new['bus'], 16):02x}"
 
 
 def displaced_name(name: str, uuid: str) -> str:
@@ -117,5 +140,8 @@ def displaced_name(name: str, uuid: str) -> str:
 
 def name_at(name: str, old: Mapping[str, str], new: Mapping[str, str]) -> str:
     """The name that a deployable of such a card has now."""
-    before, after = (f"_{at['domain']}:{at['bus']}:" for at in (old, new))
-    return name.partition("#")[0].replace(before, after)
+    return re.sub(
+        rf"_{old['domain']}:([0-9a-f]{{2}}):",
+        lambda found: f"_{new['domain']}:{_bus(found[1], old, new)}:",
+        name.partition("#")[0],
+    )

@@ -37,7 +37,7 @@ def carry_out(session: orm.Session, plan: Plan) -> None:
     names: dict[models.Deployable, str] = {}
     paths: dict[models.ControlPath, str] = {}
     for row, name, info in _targets(plan):
-        paths[row.control_path] = info(row.control_path.cpid_info)
+        paths[row.control_path] = identities.apart(info(row.control_path.cpid_info), row.uuid)
         for part in row.deployables:
             names[part] = name(part.name)
             for handle in part.attach_handles:

@@ -78,7 +78,7 @@ def _row(row: models.Device) -> Row:
     )
 
 
-def hold(serial: str, **changes: object) -> str:
+def hold(serial: str | None, **changes: object) -> str:
     """Let an ARQ have the card; the uuid of its instance."""
     provider = rows()[serial].provider
     with db.writer() as session:
@@ -90,7 +90,7 @@ def hold(serial: str, **changes: object) -> str:
             device_profile_name="dp",
             group={},
             hostname="host-1.example",
-            instance_uuid=models.new_uuid(),
+            consumer_uuid=models.new_uuid(),
             device_rp_uuid=provider,
             attach_handle_id=handle.id,
             **changes,

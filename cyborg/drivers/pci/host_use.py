@@ -18,7 +18,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -67,6 +67,8 @@ class Uses:
     unknown: Mapping[str, str] = field(default_factory=dict)
     doubt: str | None = None
     network_doubt: str | None = None
+    #: What requests have.
+    held: Collection[str] = ()
 
     def of(self, address: str, *, is_disks: bool = False) -> str | None:
         """How the host uses a function, or None. ``is_disks``: it controls disks.

@@ -408,7 +408,11 @@ def reason_to_keep(
     if len(split(function.address)["domain"]) > 4 and not far:
         return FAR_DOMAIN
     use = functions.use(function) if can_carry(function) else None
-    return use or _quiet_use(function) or functions.opened().of(function.address)
+    if use is not None:
+        return use
+    opened = functions.opened()
+    quiet = None if function.address in opened.held else _quiet_use(function)
+    return quiet or opened.of(function.address)
 
 
 def _quiet_use(function: Function) -> str | None:

@@ -13,6 +13,8 @@ from oslo_config import cfg
 from cyborg import db
 from cyborg.arqs import service as arqs
 from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.tests import hosts, listening
@@ -153,8 +155,12 @@ def test_a_card_does_not_come_to_where_nothing_is_known_now() -> None:
     hosts.apply(by_driver={"a": [one], "b": [two]})
     had = rows()
 
+    hold("S1")
     hosts.apply(by_driver={"a": [card("42", "S1")]}, errors={"b": "It hangs."})
-    assert rows() == had
+    assert rows()["S2"] == had["S2"]
+    assert rows()["S1"].missing
+    # Nobody takes what may be at its old place now for it.
+    assert "bus" not in rows()["S1"].info
 
     hosts.apply(by_driver={"a": [card("42", "S1")], "b": [card("41", "S2")]})
     assert {each: rows()[each].path[5:7] for each in rows()} == {"S1": "42", "S2": "41"}
@@ -170,3 +176,70 @@ def test_that_a_card_has_moved_is_told(conf: cfg.ConfigOpts) -> None:
         ("INFO", "device.create.end"),
         ("WARN", "device.moved"),
     }
+
+
+def test_one_card_after_the_other_is_replaced_in_a_slot() -> None:
+    for serial in ("S1", "S2", "S3"):
+        hosts.apply(card("41", serial))
+        hold(serial)
+
+    assert {each: rows()[each].missing for each in rows()} == {"S1": True, "S2": True, "S3": False}
+
+    hosts.apply(card("41", "S1"), card("42", "S2"), card("43", "S3"))
+
+    assert {each: rows()[each].path[5:7] for each in rows()} == {"S1": "41", "S2": "42", "S3": "43"}
+
+
+def with_parts(bus: str, next_bus: str, serial: str) -> base.Device:
+    """A card whose virtual functions are on the bus behind its own."""
+    places = ({**place(next_bus), "function": str(number)} for number in range(2))
+    handles = tuple(base.AttachHandle(attach_type="PCI", attach_info=each) for each in places)
+    return card(bus, serial, attach_handles=handles, num_accelerators=2)
+
+
+@pytest.mark.makes_up_rows
+def test_parts_on_the_bus_behind_their_card_follow_it() -> None:
+    hosts.apply(with_parts("41", "42", "S1"), with_parts("51", "52", "S2"))
+    handle = models.AttachHandle
+    with db.writer() as session:
+        query = sa.select(handle).where(handle.attach_info.contains('"42"')).limit(1)
+        held = session.scalars(query).one()
+        arq = {"project_id": "p", "state": models.BOUND, "device_profile_name": "dp", "group": {}}
+        session.add(models.Arq(**arq, attach_handle_id=held.id))
+        uuid = held.uuid
+
+    hosts.apply(with_parts("43", "44", "S1"), with_parts("41", "42", "S2"))
+
+    with db.reader() as session:
+        now = session.scalars(sa.select(handle).where(handle.uuid == uuid)).one()
+        assert (json.loads(now.attach_info)["bus"], now.missing) == ("44", False)
+
+
+def test_a_disk_that_shows_its_serial_late_is_looked_at_if_a_guest_has_it() -> None:
+    hosts.apply(card("41", "S1", type="NVME"))
+    for serial in (None, "S1"):
+        shown = hosts.report(card("42", serial, type="NVME"), present=("0000:42 1002",))
+        inventory_report.apply_report(shown, keep_vanished=1000)
+        if serial is None:
+            hold(None)
+
+    assert rows()["S1"].status == models.MAINTAINING
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ([card("41", "S1")], [card("41", None, board="0c35")]),
+        ([card("3b", None), card("3c", None)], [card("3c", None), card("3d", None)]),
+    ],
+    ids=["another board", "a shift by one"],
+)
+def test_a_card_that_may_be_another_is_looked_at(
+    before: list[base.Device], now: list[base.Device]
+) -> None:
+    hosts.apply(*before)
+    hosts.apply(*now)
+
+    with db.reader() as session:
+        states = set(session.scalars(sa.select(models.Device.status)))
+    assert states == {models.MAINTAINING}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -335,7 +336,7 @@ def test_a_conductor_says_by_place_what_guests_have():
                 state=models.BOUND,
                 device_profile_name="dp",
                 group={},
-                instance_uuid=guest,
+                consumer_uuid=guest,
                 attach_handle_id=handle.id,
             )
         )
@@ -348,3 +349,41 @@ def test_the_helper_looks_as_the_agent_would(nodes):
     with program(nodes / "vfio/8") as pid:
         found = privileged.node_holders([str(nodes / "vfio/8")], [])
     assert found[str(nodes / "vfio/8")][0] == pid
+
+
+def test_one_that_is_closed_during_the_look_hides_no_other(nodes, monkeypatch):
+    with program(nodes / "vfio/8") as pid:
+        listed = os.listdir
+
+        def with_a_closed_one(path):
+            names = listed(path)
+            return ["99999", *names] if path == f"/proc/{pid}/fd" else names
+
+        monkeypatch.setattr(os, "listdir", with_a_closed_one)
+        assert open_nodes.holders([str(nodes / "vfio/8")])
+
+
+@pytest.mark.makes_up_rows
+@pytest.mark.usefixtures("database")
+def test_a_mediated_device_is_not_known_by_its_parents_place():
+    """Its guest has the device's own group open, and never that of the parent."""
+    info = {**pci.split(OPEN), "asked_type": "nvidia-558", "vgpu_mark": "0"}
+    part = hosts.deployable(
+        "host-1_a", attach_handles=(base.AttachHandle(attach_type="MDEV", attach_info=info),)
+    )
+    hosts.apply(hosts.device("a", part))
+    with db.writer() as session:
+        handle = session.scalars(sa.select(models.AttachHandle)).one()
+        group: dict[str, str] = {}
+        session.add(
+            models.Arq(
+                project_id="p",
+                state=models.BOUND,
+                device_profile_name="dp",
+                group=group,
+                consumer_uuid=models.new_uuid(),
+                attach_handle_id=handle.id,
+            )
+        )
+    assert len(host_steps.held_on("host-1")) == 1
+    assert host_steps.held_on("host-1", by_place=True) == {}

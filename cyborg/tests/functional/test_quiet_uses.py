@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from cyborg.agent import discovery
-from cyborg.drivers import pci
+from cyborg.drivers import pci, registry
 from cyborg.drivers.nvme import nvmf_spdk, spdk_disks
+from cyborg.drivers.pci import host_use
 from cyborg.tests.contract import passes
 from cyborg.tests.spdk_server import HOST, SpdkServer
 
@@ -49,6 +50,34 @@ def test_an_interface_in_another_network_namespace_is_in_use(simulate, folder):
     assert "in another network namespace" in simulated.call(reasons)[lent]
     # A driver that makes no interface, and one that is bound for guests, leave no folder.
     assert offered(simulated, "nic_driver") == {bare, free}
+
+
+def a_pass(held):
+    """What is offered of the ports of a host, if requests have these functions."""
+    conf = '[nic_driver]\ndevice_spec = {"vendor_id": "15b3"}\n'
+    drivers = registry.load(passes.configured(conf, ["nic_driver"], "host-1")).drivers
+    uses = host_use.Uses(used={}, held=frozenset(held))
+    found = discovery.Discovery("host-1", drivers, timeout=60, look=lambda *_: uses).run()
+    handles = (
+        handle
+        for device in found.devices["nic_driver"]
+        for part in device.deployables
+        for handle in part.attach_handles
+    )
+    return {pci.join(each.attach_info) for each in handles}
+
+
+def test_what_a_request_has_stays_though_its_interface_is_lent_to_a_pod(simulate):
+    simulated = simulate({"cards": [{"card": "connectx6", "vfs": 2}]})
+    lent, free = simulated.vfs(simulated.card("connectx6"))
+    path = f"{simulated.path(lent)}/net"
+    for name in simulated.files.names(path):
+        simulated.files.drop(f"{path}/{name}")
+    if not simulated.files.path(path).exists():
+        simulated.files.directory(path)
+
+    assert simulated.call(a_pass, [lent]) == {lent, free}
+    assert simulated.call(a_pass, []) == {free}
 
 
 @pytest.mark.parametrize("driver", ["uio_pci_generic", "igb_uio", "someones"])
