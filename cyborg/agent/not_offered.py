@@ -165,7 +165,11 @@ def _infos(device: base.Device) -> Iterator[Mapping[str, str]]:
 
 def _drivers_why(function: pci.Function, host: _Host) -> base.Refusal | None:
     """Why an enabled driver does not offer a function, as that says itself or by its error."""
-    for name, driver in host.enabled.items():
+    # Another driver may say that its own list lacks what this one has.
+    exact = {
+        name: _claims(name, host.enabled, host).get(function.address, 0) for name in host.enabled
+    }
+    for name, driver in sorted(host.enabled.items(), key=lambda each: -exact[each[0]]):
         if isinstance(driver, base.Explaining):
             why = driver.why_not_offered(function, host.functions)
             if why is not None:

@@ -98,7 +98,9 @@ def plan(rules: Iterable[Rule], functions: pci.Snapshot) -> Plan:
         total = function.sriov_totalvfs
         count = total if rule.count is None else rule.count
         try:
-            reason = pci.reason_to_keep(function, functions)
+            # The card stays with the host, so what only its guests must not have does not matter.
+            reason = pci.reason_to_keep(function, functions, far=True)
+            reason = None if reason == pci.BOOTED_WITH else reason
         except OSError as exc:
             problems[function.address] = f"it cannot be told whether the host uses it: {exc}"
             continue

@@ -63,6 +63,8 @@ class Request(parser.HTTPRequestParser):
     cut = False
     #: What has arrived behind it.
     rest = b""
+    #: Waitress logs it, also of a request whose head never arrived.
+    path = ""
 
     def parse_header(self, header_plus: bytes) -> None:
         """Read the head.
@@ -95,6 +97,8 @@ class Request(parser.HTTPRequestParser):
             self._check_chunks(self.body_rcv)
         if not self.completed:
             return count
+        # Nothing is to come; waitress would take it for unfinished after "100 Continue".
+        self.expect_continue = False
         self.rest = data[count:]
         return len(data)
 
@@ -204,7 +208,12 @@ class Connection(channel.HTTPChannel):
             self.server.add_task(self)
         goes_on = not (self.requests or self.will_close or self.close_when_flushed or self.leaves)
         if self._rest and goes_on and not self.total_outbufs_len:
-            self.received(self._rest)
+            try:
+                self.received(self._rest)
+            except OSError:
+                # Waitress catches what is raised by handle_read, and not by this.
+                self.end()
+                return False
         return self.lingers or bool(super().readable())
 
     def received(self, data: bytes) -> bool:
@@ -214,9 +223,14 @@ class Connection(channel.HTTPChannel):
             if self._thrown_away > _LINGER_BYTES:
                 self.end()
             return False
+        if self.request is None:
+            # Waitress takes empty lines for requests.
+            data, self._rest = data.lstrip(b"\r\n"), b""
         if not self.begun:
             self.begun = True
             self.give_time()
+        if not data:
+            return False
         if self.request is None:
             self.request = self.parser_class(self.adj)
         request, self._rest = self.request, b""
@@ -287,6 +301,9 @@ class TlsConnection(Connection):
             if not self._shaken:
                 self.socket.do_handshake()
                 self._shaken = True
+                if self.requests:
+                    # A thread answers that it is one too many.
+                    return
             data = self.socket.recv(_PIECE)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return

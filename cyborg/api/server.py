@@ -144,6 +144,11 @@ class _HttpServer(waitress.TcpWSGIServer):
     def make_room(self, newest: Connection) -> None:
         """Send the oldest connection away if there are too many, of one address or in all."""
         everyone = list(self.active_channels.values())
+        if len(everyone) > _CONNECTIONS_MAX:
+            leaving = next((each for each in everyone if each.leaves and each.is_idle), None)
+            if leaving is not None:
+                leaving.end()
+                everyone.remove(leaving)
         mine = [each for each in everyone if each.peer == newest.peer and not each.leaves]
         most = self.conf.api.max_connections_per_peer
         if most and len(mine) > most:
@@ -188,7 +193,12 @@ class _HttpServer(waitress.TcpWSGIServer):
         wasyncore.close_all(self._map, ignore_all=True)
 
     def _turn(self) -> None:
-        wasyncore.loop(timeout=_TICK, use_poll=True, map=self._map, count=1)
+        try:
+            wasyncore.loop(timeout=_TICK, use_poll=True, map=self._map, count=1)
+        except Exception:
+            # Whatever one connection does, the others are served.
+            LOG.exception("A connection has failed")
+            time.sleep(_TICK)
         if time.monotonic() > self._looked + _TICK:
             self._looked = time.monotonic()
             self._end_late_ones()

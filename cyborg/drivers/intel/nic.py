@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from oslo_config import cfg
 
 from cyborg.conf import drivers as options
 from cyborg.drivers import pci
-from cyborg.drivers.pci import nic
+from cyborg.drivers.pci import device_spec, nic
 
 LOG = logging.getLogger(__name__)
 
@@ -60,6 +60,17 @@ class IntelNicDriver(nic.NetworkCards):
             for address, exactness in claimed.items()
             if not named or {address, functions[address].pf} & named
         }
+
+    def unmatched(self, functions: pci.Snapshot) -> Sequence[str]:
+        """As any driver's, and of the sections' lists."""
+        known = {name for each in functions.values() for name in each.netdevs}
+        ports = self._mappings.networks.keys() | self._mappings.functions.keys()
+        option = "a section of [nic_devices] enabled_nic_types"
+        return [
+            *super().unmatched(functions),
+            *device_spec.absent(self._mappings.addresses, functions, option),
+            *(f"{each} of {option} is no interface here" for each in sorted(ports - known)),
+        ]
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The kind of function, and what the operator maps to the port."""

@@ -12,7 +12,7 @@ from cyborg.drivers import base, card_tools, mdev_handles, pci, privileged, trai
 from cyborg.drivers.nvidia import layouts as nvidia_layouts
 from cyborg.drivers.nvidia import mdev_layouts, topology, vgpu, vgpu_types, xid
 from cyborg.drivers.nvidia import sensors as nvidia_sensors
-from cyborg.drivers.pci import devices, facts
+from cyborg.drivers.pci import device_spec, devices, facts
 
 #: The kind of the kept facts: the last layout of a card.
 _LAYOUTS = "layouts"
@@ -77,6 +77,12 @@ class NvidiaGpuDriver(pci.PciDriver):
         super().remember()
         self._topology.ask()
         self._sensors.ask()
+
+    def unmatched(self, functions: pci.Snapshot) -> Sequence[str]:
+        """As any driver's, and of the lists of the types."""
+        named = self._enabled_types.addresses
+        absent = device_spec.absent(named, functions, "[vgpu_<type>] device_addresses")
+        return [*super().unmatched(functions), *absent]
 
     def problems(self) -> Sequence[str]:
         """As those of any driver, and what cannot be read of all cards."""

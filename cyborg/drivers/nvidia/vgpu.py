@@ -105,6 +105,11 @@ class EnabledTypes:
         """Whether any function is to be divided."""
         return self._everywhere is not None or bool(self._by_address)
 
+    @property
+    def addresses(self) -> Set[str]:
+        """Those that the operator gave."""
+        return self._by_address.keys()
+
     def of_address(self, address: str) -> EnabledType | None:
         """The type for the function with this address, if the operator gave the address."""
         return self._by_address.get(address)

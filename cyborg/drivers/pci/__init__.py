@@ -9,6 +9,7 @@ from cyborg.drivers.pci.driver import PciDriver
 from cyborg.drivers.pci.kinds import may_be_accelerator, shown
 from cyborg.drivers.pci.match import Match
 from cyborg.drivers.pci.snapshot import (
+    BOOTED_WITH,
     BRIDGE,
     Details,
     Function,
@@ -23,6 +24,7 @@ from cyborg.drivers.pci.snapshot import (
 from cyborg.drivers.pci.walk import scan
 
 __all__ = [
+    "BOOTED_WITH",
     "BRIDGE",
     "Details",
     "Function",

@@ -245,13 +245,21 @@ def unused(
         fitting = [name for name in functions if each.matches(functions[name], functions)]
         if not fitting:
             said.append(f"Object {number} of {option} matches nothing on this host")
-        elif not each.exclude:
+            continue
+        taken = (first_match(specs, functions[name], functions) is not each for name in fitting)
+        is_taken = all(taken)
+        if is_taken or not each.exclude:
             first = functions[fitting[0]]
             more = f" and {len(fitting) - 1} more" if len(fitting) > 1 else ""
-            is_taken = first_match(specs, first, functions) is not each
             why = "an object before it matches, too" if is_taken else unfit
             said.append(f"Object {number} of {option} matches only {first.address}{more}: {why}")
     return said
+
+
+def absent(addresses: Iterable[str], functions: Snapshot, option: str) -> list[str]:
+    """A sentence for each address of an option that no function of the host has."""
+    missing = set(addresses) - functions.keys() - functions.unread
+    return [f"{each} of {option} is no PCI function of this host" for each in sorted(missing)]
 
 
 def first_match(

@@ -31,6 +31,10 @@ _NVIDIA = "10de"
 #: GPUs of which a card has several, below a switch of another vendor: GRID K1, K2 and K10, Tesla
 #: K80, M10 and M60, A16, Radeon Pro V340, Flex 140 and SG1.
 _SEVERAL = re.compile("10de:(0ff2|11bf|118f|102d|13bd|13f2|25b6)|1002:6864|8086:(56c1|4907)")
+#: A2, which has the id of A16.
+_ALONE = ("10de", "157e")
+#: Of Vega 10; the vendor is that of processors and chipsets.
+_OF_VEGA = ("1470", "1471")
 _VGPU_TYPE = "nvidia/current_vgpu_type"
 #: It is beside the type.
 _CREATABLE = "creatable_vgpu_types"
@@ -159,9 +163,13 @@ def _ports(
     of the card share, and of the function's own switch, whose ports are of its vendor.
     """
     _root, *above = functions.bridges(function) or ("",)
-    makers = [functions[each].vendor for each in above[-2:] if each in functions]
-    own = len(above) - 2 if makers == [function.vendor] * 2 else len(above)
+    ports = [functions[each] for each in above[-2:] if each in functions]
+    is_vega = function.vendor == "1002" and tuple(each.device for each in ports) == _OF_VEGA
+    is_own = is_vega or [each.vendor for each in ports] == [function.vendor] * 2
+    own = len(above) - 2 if is_own else len(above)
     several = _SEVERAL.fullmatch(f"{function.vendor}:{function.device}")
+    if (function.subsystem_vendor, function.subsystem_device) == _ALONE:
+        several = None
     shared = own - 2 if several and own > 1 else own
     return above[:shared], above[shared:own], above[own:]
 

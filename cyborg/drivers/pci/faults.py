@@ -27,10 +27,12 @@ _UNCORRECTED = r"Uncorrect(?:ed|able) \((?P<said>Fatal|Non-Fatal)\)"
 _OWNERS = "amdgpu|habanalabs|accel|i915|xe|intel_vpu"
 _OWN_WORDS = (
     r"fatal error during gpu init|device_ip_init failed|[hs]w[_ ]init of IP block \S+ failed"
-    r"|H/W init failed|failed to initiali[sz]e(?!.*(?:backlight|display|hdcp|audio|pxp))"
-    r"|(?:lost from|fallen off) the bus|not usable|wedged|reset(?:\(\d+\))? failed"
-    r"|failed to reset"
+    r"|H/W init failed|failed to initiali[sz]e(?!.*(?:parser|backlight|display|hdcp|audio|pxp))"
+    r"|(?:lost from|fallen off) the bus|not usable|wedged(?!, but recovered)"
+    r"|reset(?:\(\d+\))? failed|failed to reset"
 )
+#: After that of a queue a whole reset follows, and says how it ended.
+_NO_QUEUE = r"(?!.*(?:Ring \S+ reset failed|failed to reset legacy queue)).*"
 #: The first that fits a line says which fault it is; a line without an address is of the last GPU.
 _RULES = tuple(
     (re.compile(rule), word)
@@ -43,7 +45,10 @@ _RULES = tuple(
         (r"NVRM: .*(?P<said>fallen off the bus|(?i:rm_?init_?adapter) failed)", "{said}"),
         (rf"{_UNCORRECTED} error (?:message )?received(?: from)?:? {_AT}", "told {said}"),
         (rf"{_AT}: (?:AER: )?PCIe Bus Error: severity={_UNCORRECTED}", "bus {said}"),
-        (rf"^(?:{_OWNERS}) (?:{_AT}|(?P<node>\w+)): .*(?P<said>(?i:{_OWN_WORDS}))", "{said}"),
+        (
+            rf"^(?:{_OWNERS}) (?:{_AT}|(?P<node>\w+)): {_NO_QUEUE}(?P<said>(?i:{_OWN_WORDS}))",
+            "{said}",
+        ),
     )
 )
 #: Faults of the host's driver alone, when it begins with the card.

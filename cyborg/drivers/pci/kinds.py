@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 PROCESSING, COPROCESSORS, DISPLAYS = "12", "0b40", "03"
 #: Classes of the host's disks, networks, bridges and buses, which an accelerator's vendor may have.
-_OF_HOSTS = ("01", "02", "06", "0c")
+_OF_HOSTS = ("01", "02", "04", "06", "0c")
 #: Vendors whose coprocessors are mostly parts of chipsets, or have a driver of their own.
 _CHIPSETS = ("1022", "10de", "8086")
 #: Vendors of nothing but accelerators, with the name of each in resource classes and traits.

@@ -114,7 +114,7 @@ def test_accelerators_are_known_by_class_and_vendor(simulate):
     assert parts == {f"host-1_{simulated.card(name)}": BY_KIND[name][3] for name in BY_KIND}
 
 
-@pytest.mark.parametrize("helper", ["pci-pf-stub", "igb_uio", "uio_pci_generic", "xen-pciback"])
+@pytest.mark.parametrize("helper", ["pci-pf-stub", "xen-pciback"])
 def test_the_class_is_not_of_a_helper_driver(simulate, helper):
     cards = [of_kind(ids[5:], ids, "120001", helper) for ids in ("8086:0d5c", "8086:57c0")]
     simulated = simulate({"cards": cards})

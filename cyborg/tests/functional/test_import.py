@@ -267,7 +267,7 @@ def test_of_a_thousand_none_is_lost(old: sa.Engine, database: sa.Engine) -> None
     with old.connect() as connection:
         given = connection.execute(
             sa.text(
-                "SELECT a.uuid, h.uuid, a.consumer_uuid FROM extended_accelerator_requests a"
+                "SELECT a.uuid, h.uuid, a.instance_uuid FROM extended_accelerator_requests a"
                 " JOIN attach_handles h ON h.id = a.attach_handle_id WHERE a.state = 'Bound'"
             )
         ).all()
@@ -604,7 +604,7 @@ def follow_the_way_back(tmp_path: pathlib.Path, old: sa.Engine, new: sa.engine.U
 def held(engine: sa.Engine) -> tuple[set[tuple[str, ...]], set[str]]:
     """Of the old book: each ARQ with its handle, and the handles that are in use."""
     arqs = (
-        "SELECT a.uuid, a.state, a.consumer_uuid, a.hostname, a.project_id, h.uuid, p.name FROM"
+        "SELECT a.uuid, a.state, a.instance_uuid, a.hostname, a.project_id, h.uuid, p.name FROM"
         f" {ARQS} a LEFT JOIN attach_handles h ON h.id = a.attach_handle_id"
         " JOIN device_profiles p ON p.id = a.device_profile_id"
     )

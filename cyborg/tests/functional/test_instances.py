@@ -418,7 +418,7 @@ def test_each_instance_is_asked_for_once_in_an_interval_by_one_conductor(
         {
             **row,
             "uuid": models.new_uuid(),
-            "instance_uuid": known[number % 150],
+            "consumer_uuid": known[number % 150],
             "device_rp_uuid": boots.RP,
             "instance_asked_ms": number,
         }

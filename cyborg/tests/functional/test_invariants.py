@@ -204,7 +204,7 @@ def test_all_is_read_as_of_one_moment(database: sa.Engine, ctx: context.RequestC
     def change(_connection: object, _cursor: object, statement: str, *_more: object) -> None:
         if statement.startswith("SELECT") and not done:
             done.append(arq)
-            values = {"hostname": "a", "device_rp_uuid": arq, "instance_uuid": arq}
+            values = {"hostname": "a", "device_rp_uuid": arq, "consumer_uuid": arq}
             with db.writer() as session:
                 db.update(
                     session, models.Arq, models.Arq.uuid == arq, state=models.BIND_STARTED, **values

@@ -169,6 +169,10 @@ def test_switches_of_an_hgx_board(simulate, log, kept, severity, healthy):
     [
         "amdgpu {address}: amdgpu: failed to initialize backlight",
         "amdgpu {address}: amdgpu: GPU reset begin!",
+        "amdgpu {address}: [drm] device wedged, but recovered through reset",
+        "amdgpu {address}: Ring gfx_0.0.0 reset failed",
+        "amdgpu {address}: amdgpu: failed to reset legacy queue",
+        "amdgpu {address}: [drm] *ERROR* Failed to initialize parser -125!",
         "amdgpu {other}: amdgpu: Fatal error during GPU init",
         "pcieport 0000:00:01.1: AER: Corrected error received: {address}",
         "amdgpu {address}: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction",

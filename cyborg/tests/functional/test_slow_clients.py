@@ -238,6 +238,59 @@ def test_a_connection_outlives_an_answer_without_a_body(
         assert statuses(read_all(one)) == ends
 
 
+class Heard:
+    """An application that tells what it was asked for."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, str]] = []
+
+    def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        token = environ.get("HTTP_X_AUTH_TOKEN", "")
+        self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"], token))
+        return webob.Response("heard")(environ, start)
+
+
+def test_empty_lines_hide_no_request_and_make_none_of_its_body(start: Start) -> None:
+    heard = Heard()
+    port = start(heard)
+    body = b"DELETE /smuggled HTTP/1.1\r\nHost: x\r\n\r\n"
+    head = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with connect(port, b"\r\n" * 4 + head) as one:
+        time.sleep(0.1)
+        one.sendall(body + b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert statuses(read_all(one)) == [b"200", b"200"]
+    assert [each[:2] for each in heard.requests] == [("POST", "/a"), ("GET", "/b")]
+
+
+@pytest.mark.parametrize("head", [b"GET /a HTTP/1.1\r\n", b"DELETE /a HTTP/1.1\r\n"])
+def test_who_asks_to_continue_without_a_body_is_answered(start: Start, head: bytes) -> None:
+    heard = Heard()
+    port = start(heard)
+    expects = head + b"Host: x\r\nX-Auth-Token: one\r\nExpect: 100-continue\r\n\r\n"
+    last = b"GET /b HTTP/1.1\r\nHost: y\r\nX-Auth-Token: two\r\nConnection: close\r\n\r\n"
+    with connect(port, expects) as one:
+        time.sleep(0.1)
+        one.sendall(last)
+        assert statuses(read_all(one)) == [b"200", b"200"]
+    assert [each[1:] for each in heard.requests] == [("/a", "one"), ("/b", "two")]
+
+
+def test_one_that_fails_ends_no_other(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = start(Heard())
+
+    def fail(_connection: connections.Connection) -> bool:
+        monkeypatch.undo()
+        raise OSError("The connection is gone.")
+
+    with connect(port, GET):
+        monkeypatch.setattr(connections.Connection, "readable", fail)
+        for _ in range(3):
+            assert requests.get(f"http://127.0.0.1:{port}/", timeout=SOON).text == "heard"
+    assert "A connection has failed" in caplog.text
+
+
 def test_a_client_may_ask_whether_to_send_its_body(port: int) -> None:
     with connect(port, POST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n") as one:
         assert one.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"

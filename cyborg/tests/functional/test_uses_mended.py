@@ -104,7 +104,7 @@ def test_a_use_that_was_not_written_is_written(
         mend([found])
     assert uses.find() == []
     (entry,) = of(lost)
-    names = ("project_id", "instance_uuid", "handle_uuid", "device_uuid", "resource_class")
+    names = ("project_id", "consumer_uuid", "handle_uuid", "device_uuid", "resource_class")
     for name in (*names, "hostname", "ended_ms"):
         assert getattr(entry, name) == getattr(before, name)
     assert abs(entry.started_ms - before.started_ms) < 60_000

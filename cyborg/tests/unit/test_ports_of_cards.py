@@ -6,6 +6,8 @@ Switches of the board stand in the same place, and are not the card's.
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from cyborg.drivers.pci import facts
@@ -135,3 +137,22 @@ def test_a_file_of_the_cards_switch_that_holds_nothing_of_a_link_is_an_error():
 
     with pytest.raises(ValueError, match=OWN[0]):
         facts.required_link(gpu, functions)
+
+
+def test_an_a2_is_alone_on_its_card_though_it_has_the_id_of_an_a16():
+    gpu, functions = host("10de", "25b6", [(BOARD, PLX)])
+    alone = dataclasses.replace(gpu, subsystem_vendor="10de", subsystem_device="157e")
+    assert facts.ports_of_card(alone, functions)[0] == GPU
+
+
+def test_the_bridges_of_vega_10_are_its_own_though_they_are_of_the_processors_vendor():
+    gpu, functions = host("1002", "687f", [(OWN, "1022")])
+    ports = [
+        dataclasses.replace(each, device=device)
+        for each, device in zip((functions[name] for name in OWN), ("1470", "1471"), strict=True)
+    ]
+    others = [each for each in functions.values() if each.address not in OWN]
+    shown = contract.Files({})
+    shown.locations = {GPU: "/".join(("../../../devices/pci0000:00", ROOT[0], *OWN, GPU))}
+    assert facts.ports_of_card(gpu, contract.snapshot([*others, *ports], shown))[0] == OWN[0]
+    assert facts.ports_of_card(gpu, functions)[0] == GPU
