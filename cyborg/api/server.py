@@ -211,8 +211,8 @@ class _HttpServer(waitress.TcpWSGIServer):
 
     def stop(self) -> None:
         """Stop listening, and let :meth:`serve` come to its end."""
+        # Seen at the next tick: what would wake the thread may be closed by it at that moment.
         self._end_by = time.monotonic() + _STOP_SECONDS
-        self.pull_trigger()
 
 
 def _send_one_away(connections: list[Connection], newest: Connection) -> None:
