@@ -72,7 +72,10 @@ def devices(folder: pathlib.Path) -> dict[str, Any]:
     """The devices that a container may ask for, with what each gives it."""
     found = {}
     for path in folder.glob("*.json"):
-        specification = cdi_schema.read(path)
+        try:
+            specification = cdi_schema.read(path)
+        except FileNotFoundError:
+            continue  # The agent has removed it meanwhile.
         for device in specification["devices"]:
             found[f"{specification['kind']}={device['name']}"] = device["containerEdits"]
     return found
