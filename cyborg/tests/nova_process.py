@@ -101,7 +101,7 @@ class Nova:
         spec = _request_spec(profile)
         hosts = [host_manager.HostState(node, node, None) for node in claims]
         for server in servers:
-            spec.consumer_uuid = server
+            spec.instance_uuid = server
             for host in hosts:
                 host.allocation_candidates = copy.deepcopy(claims[host.nodename])
             passing = [self._filter] if "f" in by else []
