@@ -87,6 +87,7 @@ def inject(root: str, drivers: Sequence[str], text: str) -> Result:
     log.touch()
     kernel_log.PATH = str(log)
     paths, sound = _recorded(drivers, text)
+    paths.discard(str(log))
     paths |= {
         f"{_DEVICES}/{name}/{link}"
         for name in os.listdir(_DEVICES)
