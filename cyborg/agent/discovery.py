@@ -27,7 +27,7 @@ _SENTENCE_MAX = 1000
 WALK = "pci"
 _FAULTS_SHOWN = 3
 
-#: What tells which of the claimed functions a program of the host has open.
+#: The look at which of the claimed functions a program of the host has open.
 Look = Callable[[pci.Snapshot, Iterable[str]], host_use.Uses]
 
 #: The part of the time-out in which drivers must answer which functions they claim.
@@ -140,7 +140,7 @@ class HostView:
             return self._functions
 
     def _looked(self, look: Look) -> host_use.Uses:
-        """What programs of the host have open; it is looked at most once."""
+        """The functions that programs of the host have open, from one look at most."""
         owners = self.owners.of
         with self._look_lock:
             if self._opened is None:

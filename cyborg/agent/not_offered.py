@@ -121,7 +121,7 @@ def _listed(functions: pci.Snapshot, enabled: Mapping[str, base.Driver]) -> Set[
 
 
 def unmatched(findings: discovery.Findings, enabled: Mapping[str, base.Driver]) -> dict[str, str]:
-    """What objects of the operator's lists select nothing, by driver."""
+    """The objects of the operator's lists that select nothing, as sentences by driver."""
     said: dict[str, str] = {}
     functions = findings.functions
     for name, driver in enabled.items():

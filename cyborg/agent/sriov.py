@@ -229,7 +229,7 @@ class Configurator:
         return {NAME: "; ".join(sentences)} if sentences else {}
 
     def unmatched(self, functions: pci.Snapshot | None) -> str:
-        """What objects of the option select nothing; empty if each selects something."""
+        """The objects of the option that select nothing; empty if each selects something."""
         return "; ".join(unmatched(self._rules, functions)) if functions is not None else ""
 
     def _apply(self) -> dict[str, str]:

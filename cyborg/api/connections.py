@@ -61,7 +61,7 @@ class Request(parser.HTTPRequestParser):
     content_length: int
     #: Its body is larger than permitted, and is not read.
     cut = False
-    #: What has arrived behind it.
+    #: The bytes that have arrived behind it.
     rest = b""
     #: Waitress logs it, also of a request whose head never arrived.
     path = ""
@@ -168,7 +168,7 @@ class Connection(channel.HTTPChannel):
         self.leaves = False
         self.lingers = self._is_cut = False
         self._thrown_away = 0
-        #: What has arrived behind the last request, and is read after its answer: a client that
+        #: The bytes behind the last request, which are read after its answer: a client that
         #: asks a thousand times at once takes the thread that reads no longer than others.
         self._rest = b""
         self.give_time()
@@ -344,7 +344,7 @@ class Warnings:
         self._times = 0
 
     def warn(self, *values: object) -> None:
-        """It has happened again."""
+        """Count one more time, and log the line if it is due."""
         self._times += 1
         now = time.monotonic()
         if now >= self._next:
@@ -353,7 +353,7 @@ class Warnings:
 
 
 def peer_of(address: str) -> str:
-    """Who is counted as one: an IPv4 address, or a network of IPv6."""
+    """The peer that an address counts for: itself in IPv4, its network in IPv6."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

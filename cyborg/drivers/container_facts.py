@@ -22,7 +22,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: Devices of the whole host have their folders in one of these.
 _OF_HOST = (pathlib.Path("/sys/devices/virtual"), pathlib.Path("/sys/class"))
 _KFD_NODES = "/sys/devices/virtual/kfd/kfd/topology/nodes"
-#: What programs need beside the nodes of a function with such a driver, or vendor and class.
+#: Nodes that programs need beside those of a function, by its driver, or vendor and class.
 _BESIDE = {
     "amdgpu": ("kfd",),
     "0x19e5 0x1200": ("davinci_manager", "devmm_svm", "hisi_hdc"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tells one card from another: its serial, where it shows one, and its product.
+"""The identity of a card: its serial, where it shows one, and its product.
 
 An address names a slot, and firmware or a new card may number slots anew. So two cards are the same
 if both show the same serial, and not the same if they show two, or are two products. Where neither
@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 #: The attribute in which a driver reports the serial, WWID or UUID of a card.
 SERIAL_KEY = "serial"
-#: What vendors have instead of a serial: it is the same in all their cards.
+#: Texts that vendors have in the place of a serial, the same in all their cards.
 _NO_SERIAL = re.compile(r"(?i)[0fx\W_]*|n/?a|none|null|(unknown|not |default|to be filled).*")
 #: The PCI serial, which any driver's card may show while a guest has it. It is not the vendor's.
 _OF_PCI = re.compile(r"(?i)([0-9a-f]{2}-){7}[0-9a-f]{2}")
 
 
-#: What the keys in an info begin with that name no place any more, as another card is there.
+#: The prefix of keys in an info that name no place any more, as another card is there.
 WAS = "was_"
 
 

@@ -32,6 +32,7 @@ from cyborg.inventory.diff import Plan
 
 LOG = logging.getLogger(__name__)
 
+
 def carry_out(session: orm.Session, plan: Plan) -> None:
     """Bring rows to where their cards are, before the rest of the plan is carried out."""
     names: dict[models.Deployable, str] = {}
