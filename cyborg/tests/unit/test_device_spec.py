@@ -8,7 +8,7 @@ import json
 import pytest
 
 from cyborg.drivers import pci
-from cyborg.drivers.pci import device_spec
+from cyborg.drivers.pci import device_spec, kinds
 
 
 def function(address: str, **facts) -> pci.Function:
@@ -166,3 +166,26 @@ def test_what_is_wrong_is_said_with_the_place(text, fault):
         device_spec.parse([text])
 
     assert fault in str(caught.value)
+
+
+def test_an_exclusion_behind_a_wider_object_is_told():
+    wide, narrow = {"address": "0000:25:00.0"}, {"address": "0000:25:00.0", "exclude": "true"}
+    functions = pci.Snapshot([function("0000:25:00.0")])
+    for order, said in (([wide, narrow], "an object before it matches, too"), ([narrow], "")):
+        specs = device_spec.parse([json.dumps(each) for each in order])
+        found = device_spec.unused(specs, set(map(id, specs[:-1])), functions, "x", "unfit")
+        assert said in " ".join(found)
+        assert bool(found) == bool(said)
+
+
+def test_an_address_that_no_function_has_is_told():
+    functions = pci.Snapshot([function("0000:25:00.0")])
+    assert device_spec.absent(["0000:25:00.0", "0000:26:00.0"], functions, "x") == [
+        "0000:26:00.0 of x is no PCI function of this host"
+    ]
+
+
+@pytest.mark.parametrize(("class_code", "is_one"), [("030000", True), ("040300", False)])
+def test_the_sound_of_a_graphics_card_is_no_accelerator(class_code, is_one):
+    card = function("0000:25:00.0", vendor="1ed5", device="0222", class_code=class_code)
+    assert kinds.is_accelerator(card) == is_one
