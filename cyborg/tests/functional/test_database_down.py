@@ -278,10 +278,11 @@ READ_ONLY = {
     "mysql": {"init_command": "SET SESSION TRANSACTION READ ONLY"},
     "postgresql": {"options": "-c default_transaction_read_only=on"},
 }
-#: How a connection gets all tables for itself, until it is closed.
+#: How a connection gets all tables for itself, and gives them back. A server that only notices that
+#: the connection was closed does that a moment later.
 LOCK = {
-    "mysql": ("LOCK TABLES {}", "{} WRITE"),
-    "postgresql": ("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", "{}"),
+    "mysql": ("LOCK TABLES {}", "{} WRITE", "UNLOCK TABLES"),
+    "postgresql": ("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", "{}", "ROLLBACK"),
 }
 #: What a request is told that only reads, and one that changes something.
 SAID_OF_LOCKS = (
@@ -300,11 +301,14 @@ def connect(conf: cfg.ConfigOpts, url: sa.URL) -> None:
 @contextlib.contextmanager
 def locked(url: sa.URL, kind: str) -> Iterator[None]:
     """Another connection has all tables for itself, as while an upgrade alters them."""
-    statement, each = LOCK[kind]
+    statement, each, unlock = LOCK[kind]
     names = ", ".join(each.format(name) for name in models.Base.metadata.tables)
     with sa.create_engine(url, poolclass=sa.NullPool).connect() as connection:
         connection.exec_driver_sql(statement.format(names))
-        yield
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(unlock)
 
 
 @on_servers

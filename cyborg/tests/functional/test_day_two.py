@@ -285,16 +285,17 @@ class Life:
             self.broken.discard(instance)
 
     def give_up(self, only: str | None = None) -> None:
-        held, places = list(self.holders().items()), self.places()
-        held = [each for each in held if only in {None, each[0]}]
+        held = [(handle, arq) for handle, (arq, _) in self.holders().items()]
+        left, places = self.leavers(), self.places()
         # Mostly what waits for the host, for which this is meant.
-        waiting = [each for each in held if each[1][1] not in models.SERVING]
-        if held:
-            handle, (uuid, _) = self.chance.choice(waiting * 3 + held)
+        known = [each for each in [*left, *left, *left, *held] if only in {None, each[0]}]
+        if known:
+            _, uuid = self.chance.choice(known)
             self.lose([uuid])
-            giving_up.release_arq(self.users[PROJECTS[0]], uuid, force=True)
+            given_up = giving_up.release_arq(self.users[PROJECTS[0]], uuid, force=True)
             # Whoever forces it has seen to it that the handle is clean.
-            self.dirty.pop(places[handle], None)
+            for each in given_up.arqs:
+                self.dirty.pop(places.get(each.attach_handle_uuid or "", ""), None)
 
     def work(self) -> None:
         engine.drain(self.conf)
@@ -362,7 +363,7 @@ class Life:
 
     def pull(self) -> None:
         """A card is away for a moment that has a handle which could not be cleaned."""
-        waiting = {arq for arq, state in self.holders().values() if state not in models.SERVING}
+        waiting = {arq for _, arq in self.leavers()}
         for name in ("a", "b"):
             if waiting & {self.dirty.get(place, "") for place in PLACES[name]}:
                 self.report(without=name)
@@ -399,6 +400,13 @@ class Life:
         query = query.order_by(handle.id)
         with db.reader() as session:
             return {row[0]: (row[1], row[2]) for row in session.execute(query)}
+
+    def leavers(self) -> list[tuple[str, str]]:
+        """Each handle that is not clean, and the ARQ that has left it."""
+        handle = models.AttachHandle
+        query = sa.select(handle.uuid, handle.left_arq).where(handle.is_left).order_by(handle.id)
+        with db.reader() as session:
+            return [(row[0], row[1]) for row in session.execute(query)]
 
     def serving(self) -> set[str]:
         return {arq for arq, state in self.holders().values() if state in models.SERVING}
@@ -479,7 +487,7 @@ class Life:
 
     def settle(self) -> None:
         """Everything works again, nobody asks for anything, and all instances end that must."""
-        self.trouble = ""
+        self.trouble, self.met = "", True
         self.host.go_on()
         self.report()
         draining.undrain("host-1", 1)
