@@ -10,9 +10,12 @@ import contextlib
 import pathlib
 import shutil
 import uuid
+from collections.abc import Hashable
+from typing import Any
 
 import sqlalchemy as sa
 from oslo_config import cfg
+from sqlalchemy import util
 
 from cyborg import db
 from cyborg.db import schema
@@ -72,9 +75,34 @@ class Templates:
                 connection.exec_driver_sql(statement)
 
 
+class _Compiled(util.LRUCache[Any, Any]):
+    """The statements of this process, compiled once for all its databases of a kind.
+
+    SQLAlchemy's own cache is an engine's, and each test has an engine: to compile the statements
+    anew would take a third of the time of the tests.
+    """
+
+    def get(self, key: tuple[sa.Dialect, *tuple[Hashable, ...]], default: Any = None) -> Any:
+        return super().get(_of_any(key), default)
+
+    def __setitem__(self, key: tuple[sa.Dialect, *tuple[Hashable, ...]], value: Any) -> None:
+        super().__setitem__(_of_any(key), value)
+
+
+def _of_any(key: tuple[sa.Dialect, *tuple[Hashable, ...]]) -> tuple[Hashable, ...]:
+    """A key that does not depend on which engine of its kind compiles the statement."""
+    dialect, *rest = key
+    return type(dialect), *rest
+
+
+_compiled = _Compiled(5_000)
+
+
 def _configure(conf: cfg.ConfigOpts, url: str) -> None:
     conf.set_override("connection", url, group="database")
     db.configure(conf)
+    for engine in db.engines():
+        engine._compiled_cache = _compiled
 
 
 def _upgrade(conf: cfg.ConfigOpts, url: str) -> None:
