@@ -19,13 +19,14 @@ import sqlalchemy as sa
 import webob
 from cheroot import wsgi
 from oslo_config import cfg
+from placement import db_api
 
 from cyborg import db, work
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.peers import clients
 from cyborg.placement import desired, local, sync, tree
-from cyborg.tests import hosts
+from cyborg.tests import hosts, prepared_databases
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -188,6 +189,7 @@ class PlacementServer:
     def restart(self, state_dir: pathlib.Path) -> None:
         """Load Placement on what ``state_dir`` has."""
         self._app = local.load_app(state_dir)
+        prepared_databases.share_compiled(db_api.get_placement_engine())
 
     def sync(self, *, full: bool = False) -> None:
         """Do the work ``placement/host-1``, which no other conductor takes over meanwhile.

@@ -102,7 +102,12 @@ def _configure(conf: cfg.ConfigOpts, url: str) -> None:
     conf.set_override("connection", url, group="database")
     db.configure(conf)
     for engine in db.engines():
-        engine._compiled_cache = _compiled
+        share_compiled(engine)
+
+
+def share_compiled(engine: sa.Engine) -> None:
+    """Have the engine take what others of this process have compiled."""
+    engine._compiled_cache = _compiled
 
 
 def _upgrade(conf: cfg.ConfigOpts, url: str) -> None:

@@ -406,7 +406,7 @@ class Life:
         handle = models.AttachHandle
         query = sa.select(handle.uuid, handle.left_arq).where(handle.is_left).order_by(handle.id)
         with db.reader() as session:
-            return [(row[0], row[1]) for row in session.execute(query)]
+            return [(uuid, arq or "") for uuid, arq in session.execute(query)]
 
     def serving(self) -> set[str]:
         return {arq for arq, state in self.holders().values() if state in models.SERVING}
