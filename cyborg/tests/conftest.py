@@ -95,10 +95,15 @@ def database_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def database_url(database_kind: str, tmp_path: pathlib.Path) -> Iterator[str]:
+def database_url(
+    database_kind: str, tmp_path: pathlib.Path, templates: Templates, request: pytest.FixtureRequest
+) -> Iterator[str]:
     """The URL of an empty database of the test's own."""
     if database_kind == "sqlite":
         yield f"sqlite:///{tmp_path / 'cyborg.sqlite'}"
+    elif database_kind == "mysql" and "database" in request.fixturenames:
+        with templates.on_mysql(conf=request.getfixturevalue("conf")) as url:
+            yield url
     else:
         with servers.new_database(database_kind, f"cyborg_{uuid.uuid4().hex[:12]}") as url:
             yield url
