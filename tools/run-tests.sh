@@ -17,6 +17,7 @@ set -o errexit -o nounset -o pipefail
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly REPOSITORY
 readonly VENV=$REPOSITORY/.venv-tox JUNIT=$REPOSITORY/.tox/junit
+readonly QUICK='not services and not slow'
 STARTED=()
 RESULT=0
 
@@ -87,6 +88,13 @@ function stop_services {
 
 function main {
     cd "$REPOSITORY"
+    case ${1:-} in
+        '') set -- run-parallel --parallel 2 ;;
+        --quick)
+            set -- run-parallel --parallel 2 -e lint,mypy,py3 -- -m "$QUICK" "${@:2}"
+            ;;
+    esac
+    export TOX_PARALLEL_NO_SPINNER=1
     # The certificates that pip believes.
     export UV_SYSTEM_CERTS=true
     install_tox
