@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent as a whole: it reports, keeps trying, and carries out host steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cyborg import rpc
+from cyborg.agent import service, writes
+from cyborg.tests import messages
+from cyborg.tests.service import until
+from cyborg.tests.unit.messages import test_payloads
+
+PATIENCE = 180
+
+
+class Conductor:
+    """Takes reports, after refusing as many as it is told to."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.refusals = refusals
+        #: Every report, whether it came whole or as a digest.
+        self.reports: queue.Queue[rpc.HostReport] = queue.Queue()
+        self.whole = 0
+        self.stored: rpc.HostReport | None = None
+        self.requests: list[rpc.WriteRequest] = []
+        #: What it says to each.
+        self.permit = rpc.WritePermit(seconds=PATIENCE, refused=None)
+        self.fault: Exception | None = None
+        self.while_asked: Callable[[], object] = lambda: None
+
+    def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise rpc.ReportFailed("the database is down")
+        self.whole += 1
+        self.stored = rpc.HostReport.from_wire(report)
+        self.reports.put(self.stored)
+
+    def report_unchanged(self, context: dict[str, Any], report: dict[str, Any]) -> bool:
+        said = rpc.UnchangedReport.from_wire(report)
+        if self.stored is None or self.stored.digest() != said.digest:
+            return False
+        self.reports.put(
+            dataclasses.replace(self.stored, started=said.started, counter=said.counter)
+        )
+        return True
+
+    def kick(self, context: dict[str, Any]) -> None:
+        raise AssertionError("an agent has nothing to kick a conductor for")
+
+    def held_handles(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, str]:
+        raise AssertionError("an agent without files has nothing to compare")
+
+    def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> rpc.WritePermit:
+        self.requests.append(rpc.WriteRequest.from_wire(request))
+        self.while_asked()
+        if self.fault is not None:
+            raise self.fault
+        return self.permit
+
+
+@pytest.fixture
+def broker(request, conf):
+    with messages.transport(conf, getattr(request, "param", "memory")):
+        yield
+
+
+@pytest.fixture
+def run_conductor(conf, broker):
+    started = []
+
+    def run(refusals: int = 0) -> Conductor:
+        conductor = Conductor(refusals)
+        server = rpc.conductor_server(conf, conductor)
+        server.start()
+        assert server._started.wait(PATIENCE)
+        started.append(server)
+        return conductor
+
+    yield run
+    for server in started:
+        server.stop()
+
+
+@pytest.fixture
+def run_agent(conf, broker):
+    started = []
+
+    def run(**options: object) -> None:
+        for name, value in {"discovery_interval": 600, **options}.items():
+            conf.set_override(name, value, group="agent")
+        started.append(service.Agent(conf))
+        started[-1].start()
+
+    yield run
+    for agent in started:
+        agent.stop()
+
+
+def test_the_first_report_is_made_at_once(conf, run_conductor, run_agent):
+    conductor = run_conductor()
+
+    run_agent()
+
+    report = conductor.reports.get(timeout=PATIENCE)
+    assert (report.host, report.node, report.counter) == ("host-1", "host-1", 1)
+    assert report.errors == {}
+    (device,) = report.devices["fake_driver"]
+    assert device.deployables[0].name == "host-1_FakeDevice"
+
+
+def test_the_node_is_the_name_of_the_root_provider(run_conductor, run_agent):
+    conductor = run_conductor()
+
+    run_agent(resource_provider_name="host-1.example")
+
+    report = conductor.reports.get(timeout=PATIENCE)
+    assert (report.host, report.node) == ("host-1", "host-1.example")
+
+
+def test_while_nothing_changes_only_the_digest_is_sent(run_conductor, run_agent):
+    conductor = run_conductor()
+
+    run_agent(report_interval=1)
+
+    first = conductor.reports.get(timeout=PATIENCE)
+    second = conductor.reports.get(timeout=PATIENCE)
+    assert (first.counter, second.counter) == (1, 2)
+    assert first.started == second.started
+    assert first.digest() == second.digest()
+    assert conductor.whole == 1
+
+
+def test_a_report_of_what_was_just_written_is_followed_by_a_whole_one(
+    run_conductor, run_agent, monkeypatch
+):
+    """Its digest is not that of the next one, which finds the same."""
+    conductor = run_conductor()
+
+    def marked(self: writes.Writes, report: rpc.HostReport) -> rpc.HostReport:
+        monkeypatch.undo()
+        (device,) = report.devices["fake_driver"]
+        doubtful = dataclasses.replace(device, being_written=True)
+        return dataclasses.replace(report, devices={"fake_driver": (doubtful,)})
+
+    monkeypatch.setattr(writes.Writes, "marked", marked)
+    run_agent(report_interval=1)
+
+    seen = [conductor.reports.get(timeout=PATIENCE) for _ in range(3)]
+    marks = [report.devices["fake_driver"][0].being_written for report in seen]
+    assert marks == [True, False, False]
+    assert conductor.whole == 2
+
+
+def test_a_conductor_that_has_stored_something_else_gets_the_whole_report(
+    run_conductor, run_agent
+):
+    conductor = run_conductor()
+    run_agent(report_interval=1)
+    conductor.reports.get(timeout=PATIENCE)
+
+    conductor.stored = None
+
+    until(lambda: conductor.whole == 2)
+    assert conductor.stored.devices.keys() == {"fake_driver"}
+
+
+def test_a_change_is_reported_at_once_and_nothing_else_between_signs_of_life(
+    conf, tmp_path, caplog, run_conductor, run_agent
+):
+    caplog.set_level("DEBUG")
+    control = tmp_path / "control.json"
+    conf.set_override("host_step_control", str(control), group="fake_driver")
+    conductor = run_conductor()
+    run_agent(discovery_interval=1, report_interval=86400)
+    conductor.reports.get(timeout=PATIENCE)
+    until(lambda: caplog.text.count("Fake discover") > 3)
+
+    draft = tmp_path / "draft"
+    for sentence in ("It is on fire.", "It is ash."):
+        draft.write_text(json.dumps({"unhealthy": {"0": sentence}}))
+        draft.replace(control)
+
+        report = conductor.reports.get(timeout=PATIENCE)
+        assert report.counter > 2
+        assert [each.unhealthy for each in report.devices["fake_driver"]] == [sentence]
+
+
+def test_who_asks_for_a_pass_as_another_begins_gets_a_report_of_a_later_one(
+    conf, run_conductor
+):
+    class Asked(service.Agent):
+        """Is asked when it has just found that nobody asks."""
+
+        def _next_pass(self) -> float:
+            if self._last_report < 0:
+                self._look_now()
+            return super()._next_pass()
+
+    conductor = run_conductor()
+    conf.set_override("discovery_interval", 86400, group="agent")
+    conf.set_override("report_interval", 86400, group="agent")
+    agent = Asked(conf)
+
+    agent.start()
+
+    try:
+        assert [conductor.reports.get(timeout=PATIENCE).counter for _ in range(2)] == [1, 2]
+    finally:
+        agent.stop()
+
+
+def test_a_sign_of_life_is_not_put_off_to_the_next_pass(conf, monkeypatch, run_conductor):
+    class Clock:
+        now = 1000.0
+        time_ns = staticmethod(time.time_ns)
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(service, "time", clock)
+    conductor = run_conductor()
+    conf.set_override("discovery_interval", 50, group="agent")
+    conf.set_override("report_interval", 60, group="agent")
+    agent = service.Agent(conf)
+
+    waits = []
+    for now in (1000.0, 1050.0, 1060.0):
+        clock.now = now
+        waits.append(agent._step())
+
+    assert waits == [50, 10, 50]
+    assert [conductor.reports.get(timeout=PATIENCE).counter for _ in range(2)] == [1, 3]
+    assert conductor.reports.empty()
+
+
+def test_an_agent_that_starts_again_is_told_from_the_one_before(conf, run_conductor, run_agent):
+    conductor = run_conductor()
+    run_agent()
+    first = conductor.reports.get(timeout=PATIENCE)
+
+    run_agent()
+
+    second = conductor.reports.get(timeout=PATIENCE)
+    assert second.counter == 1
+    assert second.started > first.started
+
+
+def test_a_driver_that_is_not_installed_is_in_the_report(run_conductor, run_agent):
+    conductor = run_conductor()
+
+    run_agent(enabled_drivers=["fake_driver", "unheard_of"])
+
+    report = conductor.reports.get(timeout=PATIENCE)
+    assert report.errors == {"unheard_of": "No driver of this name is installed"}
+    assert list(report.devices) == ["fake_driver"]
+
+
+def test_what_a_list_names_and_the_host_lacks_is_in_the_report(conf, run_conductor, run_agent):
+    conf.set_override("device_spec", ['{"vendor_id": "ffee"}'], group="pci")
+    conductor = run_conductor()
+    run_agent(enabled_drivers=["pci_driver"])
+
+    report = conductor.reports.get(timeout=PATIENCE)
+
+    assert report.errors["pci_driver"] == (
+        "Object 1 of [pci] device_spec matches nothing on this host"
+    )
+    assert report.devices == {"pci_driver": ()}
+    assert bool(report.not_offered_reasons) is bool(report.not_offered)
+
+
+def test_a_report_that_is_refused_is_delivered_later(run_conductor, run_agent):
+    conductor = run_conductor(refusals=2)
+
+    run_agent(report_interval=600)
+
+    assert conductor.reports.get(timeout=PATIENCE).counter == 1
+
+
+def test_a_conductor_that_comes_later_gets_the_report(run_conductor, run_agent):
+    run_agent(report_interval=600)
+
+    conductor = run_conductor()
+
+    assert conductor.reports.get(timeout=PATIENCE).counter == 1
+
+
+def have_done(conf, step: rpc.HostStep) -> None:
+    """Have the agent carry out a step; it may report before it can be reached."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            rpc.run_host_step(conf, "host-1", step, PATIENCE)
+        except rpc.HostUnreachable:
+            assert time.monotonic() < deadline
+        else:
+            return
+
+
+@pytest.mark.parametrize("broker", messages.TRANSPORTS, indirect=True)
+def test_reports_and_host_steps_cross_every_transport(conf, tmp_path, run_conductor, run_agent):
+    control = tmp_path / "control.json"
+    control.write_text(json.dumps({"prepare": {"fail": "out of order"}}))
+    conf.set_override("host_step_control", str(control), group="fake_driver")
+    run_agent(report_interval=1)
+    conductor = run_conductor(refusals=1)
+    report = conductor.reports.get(timeout=PATIENCE)
+    step = dataclasses.replace(test_payloads.step(), agent_started=report.started)
+
+    with pytest.raises(rpc.HostStepFailed, match=r"^RuntimeError: out of order$"):
+        have_done(conf, step)
+    control.unlink()
+    have_done(conf, step)
+
+    conductor.reports.get(timeout=PATIENCE)
+
+
+PROGRAM = """
+import sys
+from cyborg.cmd import agent
+from cyborg.agent import service
+
+class Watched(service.Agent):
+    def _report(self):
+        report = super()._report()
+        print("report", len(report.devices["fake_driver"]), flush=True)
+        return report
+    def stop(self):
+        super().stop()
+        print(sorted({"sqlalchemy", "alembic", "cyborg.db"} & sys.modules.keys()), flush=True)
+
+service.Agent = Watched
+sys.exit(agent.main(sys.argv[1:]))
+"""
+
+
+def test_the_command_starts_and_stops_without_a_broker_and_loads_no_database(tmp_path):
+    config = tmp_path / "cyborg.conf"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        config.write_text(
+            f"[DEFAULT]\nhost = host-1\ntransport_url = rabbit://u:p@127.0.0.1:{port}/\n"
+            "[agent]\nenabled_drivers = fake_driver\n"
+        )
+        child = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "--config-file", str(config)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert child.stdout is not None
+        while (line := child.stdout.readline()) != "report 1\n":
+            assert line  # a line of the log, not the end
+
+        child.send_signal(signal.SIGTERM)
+
+        assert "[]" in child.communicate(timeout=PATIENCE)[0].splitlines()
+        assert child.returncode == 0

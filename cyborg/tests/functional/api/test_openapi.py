@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The OpenAPI document: it is one, it is public, and the API keeps to it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import openapi_spec_validator
+import pytest
+import requests
+import sqlalchemy as sa
+import webob
+from oslo_config import cfg
+
+from cyborg import profiles
+from cyborg.api import app, server, versions
+from cyborg.api.controllers import root
+from cyborg.inventory import query
+from cyborg.policy import context, rules
+from cyborg.programming import operations, program
+from cyborg.tests import boots, engine, hosts, messages
+
+EVERY_VERSION = [versions.Version(2, minor) for minor in range(versions.MAX.minor + 1)]
+INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
+SAMPLES = pathlib.Path(__file__).parents[4] / "api-ref" / "samples"
+#: Seconds within which a run ends, even on a busy machine.
+PATIENCE = 300
+
+#: What a schema cannot say is no contradiction of it: that two fields fit together, that what is
+#: named exists. There are things to be found, of which about every second request should make use.
+CONFIG = """
+continue-on-failure = true
+suppress-health-check = ["all"]
+headers = {{ "{header}" = "{version}" }}
+
+[generation]
+max-examples = {examples}
+deterministic = true
+allow-x00 = false
+database = "none"
+
+[checks]
+positive_data_acceptance.enabled = false
+negative_data_rejection.expected-statuses = [400, 401, 403, 404, 405, 406, 409, 413, 415]
+
+[dictionaries]
+uuids = {{ values = {uuids} }}
+
+[parameters]
+"path.uuid" = {{ dictionary = "uuids", probability = 0.5 }}
+"path.uuid_or_name" = {{ dictionary = "uuids", probability = 0.5 }}
+"query.instance" = {{ dictionary = "uuids", probability = 0.5 }}
+"query.marker" = {{ dictionary = "uuids", probability = 0.5 }}
+"query.device_uuid" = {{ dictionary = "uuids", probability = 0.5 }}
+"query.deployable_uuid" = {{ dictionary = "uuids", probability = 0.5 }}
+
+# They answer 501, as their document says, where no driver programs the deployable, and where there
+# is no Placement; and the one that waits says 503, since no conductor runs.
+[[operations]]
+include-operation-id = [
+    "Allocations.post", "Deployables.program", "Deployables.start_program",
+    "DeviceProfiles.candidates"
+]
+checks = {{ not_a_server_error.enabled = false }}
+
+# Its body may name other requests than its path, which need not be there.
+[[operations]]
+include-operation-id = ["AcceleratorRequests.patch_one"]
+checks = {{ ensure_resource_availability.enabled = false }}
+
+# A filter without a value, or a value without a field, has always been ignored.
+[[operations]]
+include-operation-id = ["Devices.get_all", "Deployables.get_all"]
+checks = {{ negative_data_rejection.enabled = {strict} }}
+"""
+
+
+@pytest.fixture
+def url(conf: cfg.ConfigOpts, database: sa.Engine, ctx: context.RequestContext) -> Iterator[str]:
+    """The API, served, with devices, profiles, ARQs of which one is bound, and an operation."""
+    conf.set_override("auth_strategy", "noauth", group="api")
+    conf.set_override("answer_timeout", 1, group="programming")
+    conf.set_override("bind_wait", 0, group="api")
+    hosts.apply(
+        hosts.card("a"),
+        hosts.card("b", resource_class="PGPU", traits=()),
+        hosts.card("c", program_mode="single-program"),
+    )
+    operations.ask(_programmable(), program.Program(function_name="aes"), "user somebody")
+    profiles.create_profile(name="fpga", groups=[dict(boots.GROUP)], description="text")
+    with messages.transport(conf, "memory"):
+        boots.bind(ctx, boots.arqs(ctx, 2)[:1], INSTANCE)
+        engine.drain(conf)
+        http = server.Server(conf, app.load(conf), "127.0.0.1", 0)
+        port = http.listen()
+        http.start()
+        yield f"http://127.0.0.1:{port}"
+        http.stop()
+
+
+def _programmable() -> str:
+    found = query.list_deployables(name="host-1_c")
+    return found[0].uuid
+
+
+def document(conf: cfg.ConfigOpts, version: versions.Version) -> Any:
+    headers = {versions.HEADER: f"accelerator {version}"}
+    request = webob.Request.blank("/v2/openapi.json", headers=headers)
+    answer = request.get_response(app.load(conf))
+    assert answer.status_int == 200
+    assert answer.headers["Vary"] == versions.HEADER
+    return answer.json
+
+
+@pytest.mark.parametrize("version", EVERY_VERSION, ids=str)
+def test_it_is_a_valid_document_for_everybody(
+    conf: cfg.ConfigOpts, version: versions.Version
+) -> None:
+    assert conf.api.auth_strategy == "keystone"
+    found = document(conf, version)
+    openapi_spec_validator.validate(found)
+    assert found["info"]["version"] == str(version)
+    assert found["security"] == [{"token": []}]
+    assert "refusal" not in str(found)
+    _check_style(found)
+
+
+def _check_style(found: dict[str, Any]) -> None:
+    """What linters ask for beyond the standard, and that each example is one."""
+    described = [each for methods in found["paths"].values() for each in methods.values()]
+    names = [each["operationId"] for each in described]
+    assert len(set(names)) == len(names)
+    tags = {tag for each in described for tag in each["tags"]}
+    assert tags == {tag["name"] for tag in found["tags"]}
+    for each in described:
+        assert each["summary"], each["operationId"]
+        success = min(each["responses"])
+        for part in (each.get("requestBody"), each["responses"][success]):
+            if part is not None and "content" in part:
+                media = part["content"]["application/json"]
+                schema = {**media["schema"], "components": found["components"]}
+                jsonschema.Draft202012Validator(
+                    schema, format_checker=jsonschema.FormatChecker()
+                ).validate(media["example"])
+                assert media["example"] not in ({}, None, "")
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a document, and every name."""
+    if isinstance(value, dict):
+        yield from value
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from texts(each)
+    if isinstance(value, str):
+        yield value
+
+
+def _examples(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The example of each request and each answer, with its operation."""
+    for path, methods in found["paths"].items():
+        for method, each in methods.items():
+            success = each["responses"][min(each["responses"])]
+            for part in (each.get("requestBody"), success):
+                if part is not None and "content" in part:
+                    yield f"{method} {path}", part["content"]["application/json"]["example"]
+
+
+@pytest.mark.parametrize("version", EVERY_VERSION, ids=str)
+def test_examples_are_those_of_the_reference(
+    conf: cfg.ConfigOpts, version: versions.Version
+) -> None:
+    samples = [json.loads(path.read_text()) for path in sorted(SAMPLES.glob("*.json"))]
+    assert len(samples) > 50
+    known = {text for sample in samples for text in texts(sample)}
+    # What no newer microversion has.
+    known |= {"attributes_list", '[{"rc": "FPGA"}, {"memory_mib": "8192"}]', "device_profile"}
+    for route, example in _examples(document(conf, version)):
+        if not route.endswith("openapi.json"):
+            assert set(texts(example)) <= known, route
+            fits = any(_is_of(example, each) for each in _all_of(samples))
+            assert version < versions.MAX or fits, route
+
+
+def _all_of(value: Any) -> Iterator[Any]:
+    """A document and all that is in it."""
+    yield value
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _all_of(each)
+
+
+def _is_of(example: Any, sample: Any) -> bool:
+    """Whether it is the sample, maybe without some fields or items."""
+    if isinstance(example, dict) and isinstance(sample, dict):
+        return all(name in sample and _is_of(example[name], sample[name]) for name in example)
+    if isinstance(example, list) and isinstance(sample, list):
+        return all(any(_is_of(each, other) for other in sample) for each in example)
+    return bool(example == sample)
+
+
+def test_it_is_made_once_and_says_where_the_api_is(conf: cfg.ConfigOpts) -> None:
+    made = root.described_at.cache_info().misses
+    for name in ("https://first.example", "https://second.example"):
+        conf.set_override("public_endpoint", name, group="api")
+        for version in EVERY_VERSION * 2:
+            assert document(conf, version)["servers"] == [{"url": name}]
+    assert root.described_at.cache_info().misses <= made + len(EVERY_VERSION)
+
+
+def test_rules_say_where_they_are_asked() -> None:
+    asked = {
+        (handler.operation.rule, method, anonymous(path))
+        for method, path, handler in root.declared()
+        if handler.operation.rule is not None
+    }
+    said = {
+        (rule.name, operation["method"], anonymous(operation["path"]))
+        for rule in rules.list_rules()
+        for operation in getattr(rule, "operations", ())
+    }
+    # The rule's text tells of the collection: this is the same with something behind.
+    asked.remove(("cyborg:arq:update", "PATCH", "/v2/accelerator_requests/{}"))
+    # Asked besides, for bodies with groups.
+    said.remove(("cyborg:allocation:create_groups", "POST", "/v2/allocations"))
+    assert asked == said
+
+
+def test_what_a_microversion_brings_is_not_there_before(conf: cfg.ConfigOpts) -> None:
+    path = "/v2/device_profiles/{uuid_or_name}"
+    assert "put" in document(conf, versions.REGULAR)["paths"][path]
+    assert "put" not in document(conf, versions.DEVICE_STATUS)["paths"][path]
+
+
+@pytest.mark.parametrize("version", [versions.MIN, versions.MAX], ids=str)
+def test_the_api_keeps_to_it(url: str, version: versions.Version, tmp_path: pathlib.Path) -> None:
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(
+        CONFIG.format(
+            header=versions.HEADER,
+            version=f"{versions.SERVICE_TYPE} {version}",
+            examples=8,
+            uuids=known_uuids(url),
+            strict="true" if version >= versions.REGULAR else "false",
+        )
+    )
+    program = shutil.which("schemathesis", path=str(pathlib.Path(sys.executable).parent))
+    assert program, "schemathesis is not installed beside this Python"
+    arguments = ["--config-file", str(config), "run", f"{url}/v2/openapi.json"]
+    done = subprocess.run(
+        [program, *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "Failures" not in done.stdout
+
+
+def known_uuids(url: str) -> list[str]:
+    """The uuids of all there is, and the instance that has an ARQ."""
+    keys = {"accelerator_requests": "arqs"}
+    queries = {"accelerator_requests": "?all_projects=true"}
+    headers = {versions.HEADER: f"{versions.SERVICE_TYPE} latest"}
+    found = []
+    for name, collection in root.RESOURCES.items():
+        if not hasattr(collection, "get_all"):
+            continue
+        path = f"{url}/v2/{name}{queries.get(name, '')}"
+        listed = requests.get(path, headers=headers, timeout=PATIENCE).json()
+        found += [item["uuid"] for item in listed[keys.get(name, name)]]
+    return [*found, INSTANCE]
+
+
+def anonymous(path: str) -> str:
+    """The path without arguments and names of members, which policies write as they like."""
+    return re.sub(r"\{[^}]*\}", "{}", path.partition("?")[0])

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bitstreams: fetched from Glance, verified, and written by the vendors' tools."""

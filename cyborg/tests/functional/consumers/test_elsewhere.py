@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Allocations where devices are tainted, drained or refused, and where a quota ends them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+
+from cyborg import db, quotas, work
+from cyborg.arqs import candidates
+from cyborg.common.request_groups import TOLERATE_TAINT
+from cyborg.db import models
+from cyborg.hosts import draining, flags
+from cyborg.inventory.apply import provider_uuid
+from cyborg.policy import context
+from cyborg.tests import boots, hosts
+from cyborg.tests.functional.consumers.test_life import (
+    FPGA,
+    ask,
+    call,
+    claimed,
+    profile,
+    rack,
+    wish,
+)
+from cyborg.tests.functional.profiles.test_taints import device
+from cyborg.tests.service import Site
+
+__all__ = ["rack"]
+
+A, B = provider_uuid("host-1_a"), provider_uuid("host-1_b")
+
+
+def before_the_claim(site: Site, change: Callable[[], object]) -> None:
+    """Make a change between the choice of a place and the first claim."""
+    done: list[str] = []
+
+    def once(method: str, path: str) -> None:
+        if method == "PUT" and path.startswith("/allocations/") and not done:
+            done.append(path)
+            change()
+
+    site.placement.before = once
+
+
+def providers(answer: requests.Response) -> set[str]:
+    assert answer.status_code == 202, answer.text
+    return {each["device_rp_uuid"] for each in answer.json()["accelerators"]}
+
+
+def test_placement_is_asked_for_what_is_not_tainted(rack: Site) -> None:
+    """Else the candidates that it names may all be tainted."""
+    for tainted, other in (("a", B), ("b", A)):
+        flags.taint_device(device(tainted))
+        rack.hurry(rack.idle)
+        (found,) = candidates.find(rack.conf, [FPGA], most=1)
+        assert [each.deployable.rp_uuid for each in found.choices] == [other]
+        flags.untaint_device(device(tainted))
+        rack.hurry(rack.idle)
+
+
+def test_what_is_tainted_is_for_those_who_tolerate_it(rack: Site) -> None:
+    profile(rack, {TOLERATE_TAINT: "true"}, name="tolerant")
+    for letter in "ab":
+        flags.taint_device(device(letter))
+    rack.hurry(rack.idle)
+    refused = ask(rack, "POST", "", wish())
+    assert refused.status_code == 409
+    assert "tainted" in refused.text
+    assert rack.held() == {}
+    call(rack, "POST", "", wish(device_profile_name="tolerant"))
+    flags.untaint_device(device("a"))
+    rack.hurry(rack.idle)
+    assert providers(ask(rack, "POST", "", wish())) == {A}
+
+
+@pytest.mark.every_database
+def test_a_gang_goes_elsewhere_if_one_is_tainted_meanwhile(rack: Site) -> None:
+    profile(rack, {}, {}, name="two")
+    before_the_claim(rack, lambda: flags.taint_device(device("b")))
+    # What is fuller comes first.
+    found = ask(rack, "POST", "", wish(device_profile_name="two"))
+    assert providers(found) == {A}
+    assert claimed(rack, found.json()["uuid"]) == {A: {"FPGA": 2}}
+
+
+@pytest.mark.every_database
+def test_a_gang_goes_elsewhere_if_one_has_no_handle(
+    rack: Site, ctx: context.RequestContext
+) -> None:
+    """A handle may be taken without a claim, and its set has what the next one needs as well."""
+    parts = [{"device_profile_name": "p", "count": 2}]
+    for _ in range(3):
+        call(rack, "POST", "", wish(groups=[{**FPGA, "trait:CUSTOM_B": "forbidden"}]))
+
+    def steal() -> None:
+        instance = str(uuid.uuid4())
+        boots.bind(ctx, boots.arqs(ctx), instance, device_rp_uuid=A)
+
+    # A has one left, and is chosen first, as it is fuller.
+    before_the_claim(rack, steal)
+    found = ask(rack, "POST", "", wish(parts=parts))
+    assert providers(found) == {B}
+    assert claimed(rack, found.json()["uuid"]) == {B: {"FPGA": 2}}
+
+
+def test_a_gang_that_is_refused_everywhere_says_why(rack: Site) -> None:
+    profile(rack, {}, {}, name="two")
+    before_the_claim(rack, lambda: draining.drain("host-1", None, 1))
+    body = wish(device_profile_name="two")
+    consumer = body["consumer"]["uuid"]
+    refused = ask(rack, "POST", "", body)
+    assert refused.status_code == 409
+    assert "drained" in refused.text
+    rack.hurry(rack.idle)
+    assert (rack.held(), claimed(rack, consumer)) == ({}, {})
+    assert "drained" in ask(rack, "POST", "", wish()).text
+    draining.undrain("host-1", 1)
+    rack.hurry(rack.idle)
+    assert call(rack, "POST", "", body)["state"] == "Active"
+
+
+def add_host(rack: Site, name: str = "host-2") -> None:
+    """Another host, with a card of eight."""
+    rack.placement.make_provider(f"{name}.example")
+    there = hosts.deployable(f"{name}_c", range(8))
+    hosts.apply(hosts.device("c", there), host=name)
+    rack.hurry(rack.idle)
+
+
+def questions(rack: Site) -> int:
+    """How often Placement was asked for candidates, or for where to ask for them."""
+    calls = rack.placement.calls
+    return calls.count("GET /allocation_candidates") + calls.count("GET /resource_providers")
+
+
+@pytest.mark.parametrize("column", ["drained", "down"])
+def test_what_is_refused_on_one_host_is_found_on_another(rack: Site, column: str) -> None:
+    """Also before Placement has been told that the first one gives out nothing."""
+    add_host(rack)
+    host = models.Host
+
+    def stop() -> None:
+        with db.writer() as session:
+            db.update(session, host, host.name == "host-1", **{column: True})
+
+    # What is fuller comes first, so that it is on host-1.
+    before_the_claim(rack, stop)
+    found = ask(rack, "POST", "", wish())
+    assert providers(found) == {provider_uuid("host-2_c")}
+    assert set(claimed(rack, found.json()["uuid"])) == {provider_uuid("host-2_c")}
+    with db.writer() as session:
+        work.want(session, work.PLACEMENT, ["host-1"])
+    rack.hurry(rack.idle)
+
+
+@pytest.mark.parametrize("narrow", [1, 20])
+def test_other_hosts_take_no_candidates_from_those_that_are_named(
+    rack: Site, monkeypatch: pytest.MonkeyPatch, narrow: int
+) -> None:
+    """Of a large cloud Placement names so many candidates, and no more."""
+    add_host(rack)
+    monkeypatch.setattr("cyborg.allocations.choosing._MOST", 1)
+    monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", narrow)
+    for hosts_like in ("*host-1*", "*host-2*", "host-2"):
+        found = call(rack, "POST", "", wish(groups=[FPGA], hosts=hosts_like, dry_run=True))
+        assert found["state"] == "Possible", hosts_like
+    part = {"groups": [FPGA], "device_rp_uuid": provider_uuid("host-2_c")}
+    found = rack.call("POST", "/allocations", wish(parts=[part], dry_run=True), "2.4")
+    assert found["state"] == "Possible"
+
+
+def test_of_many_named_hosts_those_with_room_are_asked(
+    rack: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_host(rack)
+    call(rack, "POST", "", wish(parts=[{"groups": [FPGA], "hosts": "host-1", "count": 6}]))
+    rack.hurry(rack.idle)
+    monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", 1)
+    search = candidates.search
+
+    def search_on_hosts(*given: Any, host: str | None = None, **options: Any) -> Any:
+        """Without a host Placement names others only."""
+        if host is None:
+            return candidates.Found(candidates=[], named=1000)
+        return search(*given, host=host, **options)
+
+    monkeypatch.setattr(candidates, "search", search_on_hosts)
+    body = wish(groups=[FPGA], hosts="host-*", dry_run=True)
+    assert call(rack, "POST", "", body)["state"] == "Possible"
+    # A part that asks for no resource has no room anywhere.
+    parts = [{"groups": [FPGA]}, {"groups": [{"trait:CUSTOM_B": "required"}]}]
+    body = wish(parts=parts, hosts="host-*", dry_run=True)
+    assert call(rack, "POST", "", body)["state"] == "Impossible"
+
+
+def test_what_no_host_has_together_costs_one_question(
+    rack: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_host(rack)
+    monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", 1)
+    # Each host has room for either group, and none for both.
+    groups = [{"resources:FPGA": "6"}, {**FPGA, "trait:CUSTOM_B": "required"}]
+    part = {"groups": groups, "hosts": "*"}
+    rack.placement.calls.clear()
+    refused = ask(rack, "POST", "", wish(parts=[part, part]))
+    assert refused.status_code == 409
+    assert questions(rack) == 1
+
+
+def test_of_hosts_that_lack_one_of_the_groups_none_is_asked(
+    rack: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_host(rack)
+    monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", 1)
+    add_host(rack, "host-22")
+    # The first host has both, and is not named.
+    groups = [FPGA, {**FPGA, "trait:CUSTOM_B": "required"}]
+    rack.placement.calls.clear()
+    refused = ask(rack, "POST", "", wish(groups=groups, hosts="host-2*"))
+    assert refused.status_code == 409
+    assert questions(rack) == 1
+
+
+def test_an_allocation_counts_in_the_quota_while_it_is_there(
+    rack: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile(rack, {}, {}, name="two")
+    monkeypatch.setattr(quotas, "limits_of", lambda _conf, _project: {"class:FPGA": 3})
+    first = call(rack, "POST", "", wish(device_profile_name="two"))
+    refused = ask(rack, "POST", "", wish(device_profile_name="two"))
+    assert refused.status_code == 403
+    assert "class:FPGA: used 2, limit 3, asked for 2" in refused.text
+    dry = call(rack, "POST", "", wish(device_profile_name="two", dry_run=True))
+    assert dry["state"] == "Impossible"
+    assert "class:FPGA: used 2, limit 3, asked for 2" in dry["state_reason"]
+    # What the consumer has already is nothing new.
+    body = wish(first["uuid"], device_profile_name="two")
+    assert call(rack, "POST", "", body | {"dry_run": True})["state"] == "Possible"
+    # What fails is counted no more.
+    before_the_claim(rack, lambda: rack.placement.allocate(str(uuid.uuid4()), A, FPGA=4))
+    ask(rack, "POST", "", wish(groups=[{**FPGA, "trait:CUSTOM_B": "forbidden"}]))
+    call(rack, "DELETE", f"/{first['uuid']}")
+    rack.hurry(rack.idle)
+    assert ask(rack, "POST", "", wish(device_profile_name="two")).status_code == 202
+    assert len(rack.held()) == 2

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``tools/benchmarks/compare.py --endpoint`` measures a Cyborg that runs already."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from cyborg.tests.service import RP, Site
+
+SCRIPT = pathlib.Path(__file__).parents[4] / "tools/benchmarks/compare.py"
+
+
+@pytest.fixture
+def served(site: Site) -> Site:
+    """A host with accelerators, and a profile that takes one."""
+    site.start()
+    group = {"resources:FPGA": "1"}
+    site.call("POST", "/device_profiles", [{"name": "dp", "groups": [group]}])
+    return site
+
+
+def compare(site: Site, folder: pathlib.Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), "--endpoint", site.endpoint, "--at-once", "1"]
+    short = ["--size", "0.1", "--rounds", "1", "--results", str(folder)]
+    return subprocess.run(
+        [*command, *short, *more], capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def test_what_a_client_sees_of_an_endpoint(served: Site, tmp_path: pathlib.Path) -> None:
+    header = "OpenStack-API-Version: accelerator 2.4"
+    run = compare(served, tmp_path, "--profile", "dp", "--header", header, "--plot")
+    assert run.returncode == 0, run.stderr
+    found = json.loads((tmp_path / "speed.json").read_text())["endpoint"]
+    # There are no ARQs to be listed.
+    assert found.keys() == {"boots 1x1", "time of boots 1x1", "list deployables"}
+    assert all(value > 0 for value in found.values())
+    head, _, first, *_ = (tmp_path / "speed.md").read_text().splitlines()
+    assert head.endswith("| reached | endpoint |")
+    assert first.startswith("| boots of 1 accelerator, 1 at once (a second) | – | – |")
+    assert served.call("GET", "/accelerator_requests")["arqs"] == []
+
+
+def test_a_boot_that_fails_leaves_nothing(served: Site, tmp_path: pathlib.Path) -> None:
+    elsewhere = ["--profile", "dp", "--host", "elsewhere", "--provider", RP]
+    run = compare(served, tmp_path, *elsewhere)
+    assert run.returncode == 1
+    assert "Traceback" not in run.stderr, run.stderr
+    assert served.call("GET", "/accelerator_requests")["arqs"] == []
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ([], "--endpoint needs --profile"),
+        (["--profile", "dp"], "name one of its hosts with --host: it has none"),
+        (["--profile", "dp", "--host", "h"], "it has no deployable with an accelerator"),
+        (["--profile", "dp", "--header", "X-Auth-Token"], "must be of the form NAME:TEXT"),
+    ],
+)
+def test_what_it_lacks_is_said(
+    site: Site, tmp_path: pathlib.Path, more: list[str], sentence: str
+) -> None:
+    run = compare(site, tmp_path, *more)
+    assert run.returncode == 1
+    assert sentence in run.stderr
+    assert "Traceback" not in run.stderr

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``cyborg.conf`` of the released Cyborg works as it is, and what means nothing is said."""
+
+from __future__ import annotations
+
+import configparser
+import pathlib
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+
+import pytest
+import webob
+from keystoneauth1 import loading as ka_loading
+from oslo_config import cfg
+from oslo_policy import opts as policy_opts
+
+from cyborg import conf as cyborg_conf
+from cyborg.api import app
+from cyborg.cmd import known_options, status
+from cyborg.conf import drivers, obsolete, privileged
+from cyborg.peers import connection
+from cyborg.policy import rules
+from cyborg.tests.functional.process.test_reload import Service
+from cyborg.tests.ports import free_port
+
+FILE = pathlib.Path(__file__).parents[2] / "data" / "upstream-cyborg.conf"
+
+#: Sections whose names are the operator's.
+OWN_SECTIONS = {"vgpu_nvidia-35": drivers.VGPU_TYPE_OPTS, "x710_static": drivers.NIC_TYPE_OPTS}
+
+LIBRARIES = (
+    "keystonemiddleware.auth_token",
+    "oslo.db",
+    "oslo.log",
+    "oslo.messaging",
+    "oslo.middleware",
+    "oslo.policy",
+)
+
+Listed = Iterable[tuple[str | None, Iterable[cfg.Opt]]]
+
+
+def options_of_the_file() -> set[tuple[str, str]]:
+    parser = configparser.ConfigParser(interpolation=None, default_section="none")
+    parser.read(FILE)
+    return {(group, name) for group in parser.sections() for name in parser[group]}
+
+
+def known() -> Iterator[tuple[str, str]]:
+    """Every name under which an option is read, by us or by a library."""
+    password = ka_loading.get_auth_plugin_conf_options("password")
+    sources: list[Listed] = [
+        cyborg_conf.list_opts(),
+        OWN_SECTIONS.items(),
+        [(group, password) for group in ("glance", "keystone_authtoken", "nova", "placement")],
+        privileged.list_opts(),
+        *(metadata.entry_points(group="oslo.config.opts")[name].load()() for name in LIBRARIES),
+    ]
+    for source in sources:
+        for group, options in source:
+            for option in options:
+                yield str(group or "DEFAULT"), str(option.dest)
+                for earlier in option.deprecated_opts:
+                    yield earlier.group or str(group or "DEFAULT"), str(earlier.name)
+
+
+def obsolete_of_the_file() -> set[tuple[str, str]]:
+    listed = {
+        (group or "DEFAULT", name)
+        for group, options in obsolete.OBSOLETE.items()
+        for name in options
+    }
+    return listed & options_of_the_file()
+
+
+def test_every_option_is_read_or_known_to_mean_nothing() -> None:
+    # The group as a whole is said to mean nothing.
+    listed = {(group, name) for group, name in options_of_the_file() if group != "service_user"}
+    assert listed - set(known()) - obsolete_of_the_file() == set()
+
+
+def test_nothing_of_the_file_is_taken_for_mistyped() -> None:
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    conf(["--config-file", str(FILE)], project="cyborg")
+    unread = known_options.unread(conf)
+    # The group as a whole is said to mean nothing.
+    assert [sentence for sentence in unread if "[service_user]" not in sentence] == []
+
+
+def test_what_means_the_same_has_its_effect() -> None:
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    conf(["--config-file", str(FILE)], project="cyborg")
+    assert conf.agent.report_interval == 17
+    assert (conf.thread_pool_size, conf.bind_timeout) == (11, 71)
+    assert conf.state_path == "/usr/lib/python3/dist-packages/cyborg/state"
+    assert conf.agent.enabled_drivers == ["fake_driver", "pci_driver"]
+    assert conf.agent.resource_provider_name == "compute-1.example"
+    assert (str(conf.api.host_ip), conf.api.port) == ("127.0.0.1", 6667)
+    # There it is a number of processes.
+    assert conf.api.threads == 10
+    assert conf.api.public_endpoint == "https://cloud.example/accelerator"
+    assert conf.pci.device_spec == ['[{"vendor_id": "8086", "product_id": "0b2b"}]']
+    assert conf.gpu_devices.enabled_vgpu_types == ["nvidia-35"]
+    assert (conf.nova.timeout, conf.nova.region_name) == (21, "RegionOne")
+    assert conf.placement.connect_retries == 2
+    assert conf.nvme.cleanup_timeout == 600
+
+
+def test_other_services_are_reached_at_their_internal_endpoints_first() -> None:
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    conf([], default_config_files=[])
+    connected = connection.Connection(conf)
+    listed = {
+        group: {option.dest: option for option in options}
+        for group, options in cyborg_conf.list_opts()
+    }
+    for group in cyborg_conf.SERVICES:
+        conf.set_override("auth_type", "none", group=group)
+        conf.register_opts(ka_loading.get_auth_plugin_conf_options("none"), group=group)
+        assert connected.proxy(group).interface == ["internal", "public"]
+        assert listed[group]["valid_interfaces"].default == ["internal", "public"]
+
+
+@pytest.mark.parametrize("file", [FILE, None])
+def test_what_means_nothing_is_named(file: pathlib.Path | None) -> None:
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    conf(["--config-file", str(file)] if file else [], default_config_files=[])
+    sentences = cyborg_conf.meaningless(conf)
+    wanted = obsolete_of_the_file() if file else set()
+    assert len(sentences) == len(wanted)
+    for group, name in wanted:
+        (sentence,) = (text for text in sentences if f"[{group}] {name} " in text)
+        assert sentence.startswith("Option ")
+
+
+#: What the paste file of the released Cyborg consists of.
+PASTE_FILE = """
+[pipeline:main]
+pipeline = cors request_id authtoken api_v2
+[app:api_v2]
+paste.app_factory = cyborg.api.app:app_factory
+[filter:authtoken]
+acl_public_routes = /, /v2
+paste.filter_factory = cyborg.api.middleware.auth_token:AuthTokenMiddleware.factory
+[filter:request_id]
+paste.filter_factory = oslo_middleware:RequestId.factory
+[filter:cors]
+paste.filter_factory = oslo_middleware.cors:filter_factory
+"""
+
+
+def _use(conf: cfg.ConfigOpts, folder: pathlib.Path, text: str) -> pathlib.Path:
+    file = folder / "api-paste.ini"
+    file.write_text(text)
+    conf.set_override("api_paste_config", str(file), group="api")
+    conf.set_override("auth_strategy", "noauth", group="api")
+    return file
+
+
+@pytest.mark.usefixtures("database")
+def test_its_paste_file_is_passed_over(
+    conf: cfg.ConfigOpts, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = _use(conf, tmp_path, PASTE_FILE)
+    served = app.load(conf)
+    assert webob.Request.blank("/v2/devices").get_response(served).json == {"devices": []}
+    assert f"The paste file {file} is that of another Cyborg and is passed over" in caplog.text
+
+
+@pytest.mark.usefixtures("database")
+def test_a_paste_file_with_a_part_of_the_operators_own_is_not_passed_over(
+    conf: cfg.ConfigOpts, tmp_path: pathlib.Path
+) -> None:
+    own = "[filter:audit]\npaste.filter_factory = ours.audit:filter_factory\n"
+    _use(conf, tmp_path, PASTE_FILE.replace("cors request_id", "cors audit request_id") + own)
+    with pytest.raises(app.UnusablePasteFile, match="cannot be used"):
+        app.load(conf)
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("enforce", [True, False])
+def test_old_defaults_of_policy_are_said_not_to_come_back(
+    conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture, *, enforce: bool
+) -> None:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    policy_opts.set_defaults(conf)
+    conf.set_override("enforce_new_defaults", enforce, group="oslo_policy")
+    app.load(conf)
+    assert ("enforce_new_defaults = false has no effect" in caplog.text) is not enforce
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize(
+    ("name", "ready"),
+    [
+        ("cyborg-api", "Listening on 127.0.0.1"),
+        ("cyborg-conductor", "Connection failed"),
+        ("cyborg-agent", "is not delivered yet"),
+    ],
+)
+def test_each_service_starts_with_it_and_says_what_means_nothing(
+    tmp_path: pathlib.Path, database_url: str, name: str, ready: str
+) -> None:
+    service = Service(name, tmp_path, database_url, FILE)
+    service.start(api__port=str(free_port()), api__auth_strategy="noauth")
+    try:
+        service.says(ready)
+        lines = service.lines("means nothing any more")
+        assert len(lines) == len(obsolete_of_the_file())
+        assert all("WARNING cyborg.process" in line for line in lines)
+    finally:
+        service.kill()
+
+
+def test_of_each_line_it_is_said_what_becomes_of_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paste, policy = tmp_path / "api-paste.ini", tmp_path / "policy.yaml"
+    paste.write_text(PASTE_FILE)
+    checks = {rule.name: rule.check_str for rule in rules.list_rules()}
+    name = "cyborg:device_profile:create"
+    policy.write_text(
+        f"# comment\n{name}: role:boss\ncyborg:device:disable: {checks['cyborg:device:disable']}\n"
+        "of_another: is_admin:True\n"
+    )
+    more = tmp_path / "more.conf"
+    more.write_text(
+        f"[api]\napi_paste_config = {paste}\napi_wrokers = 2\n"
+        f"[oslo_policy]\npolicy_file = {policy}\nenforce_new_defaults = false\n"
+    )
+    monkeypatch.setattr(cfg, "CONF", cfg.ConfigOpts())
+    files = ["--config-file", str(FILE), "--config-file", str(more)]
+    assert status.main([*files, "upgrade", "check", "--lines"]) == 0
+    said = capsys.readouterr().out.splitlines()
+
+    options = {line.split("] ")[1].split(" ")[0] for line in said if line.startswith(str(FILE))}
+    assert options == {option for _, option in options_of_the_file()}
+    means_nothing = [line for line in said if "means nothing and can be removed" in line]
+    assert len(means_nothing) >= len(obsolete_of_the_file())
+    for sentence in (
+        "[DEFAULT] periodic_interval is read as [agent] report_interval.",
+        "[api] api_workers means nothing and can be removed: the built-in server has one process",
+        f"{more}:3: [api] api_wrokers is not read by this release.",
+        f"{more}:6: [oslo_policy] enforce_new_defaults has no effect",
+        f"{paste}:2: [pipeline:main] is passed over",
+        f"{policy}:2: {name} replaces the default, which is {checks[name]!r}.",
+        f"{policy}:3: cyborg:device:disable is the default, and can be removed.",
+        f"{policy}:4: of_another is no rule of this release",
+    ):
+        assert any(sentence in line for line in said), sentence

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Disks with two ports: two controllers whose guests would share what is written."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+from cyborg.agent import discovery
+from cyborg.drivers import registry
+from cyborg.tests.contract import passes
+from cyborg.tests.functional.drivers.test_cards import erase, found, names
+
+LISTED = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
+
+
+def _ports(addresses: Sequence[str]) -> str:
+    return (
+        f"NVMe controllers {' and '.join(addresses)} are ports of one disk: "
+        "exclude one in [nvme] device_spec"
+    )
+
+
+def test_of_a_disk_with_two_ports_one_has_to_be_excluded(simulate):
+    simulated = simulate({"cards": [{"card": "nvme-dual-port", "count": 2}, "nvme-pm1733"]})
+    first, second = (simulated.card("nvme-dual-port", number) for number in range(2))
+
+    devices = found(simulated, "nvme_driver", LISTED)
+
+    ports = _ports([first, second])
+    assert [device.unhealthy for device in devices] == [ports, ports, None]
+    assert f"{first} is not erased: {ports}" in simulated.call(erase, first)
+    only = f'[nvme]\ndevice_spec = {{"address": "{second}", "exclude": true}}\n'
+    devices = found(simulated, "nvme_driver", only + LISTED.removeprefix("[nvme]\n"))
+    assert [device.unhealthy for device in devices] == [None, None]
+    assert names(devices)[0] == f"host-1_{first}"
+
+
+def test_a_port_whose_other_a_guest_has_is_given_to_nobody(simulate):
+    simulated = simulate({"cards": [{"card": "nvme-dual-port", "count": 2}]})
+    first, second = (simulated.card("nvme-dual-port", number) for number in range(2))
+
+    before, after = simulated.call(_passed_on, first)
+
+    assert before == after == [_ports([first, second])] * 2
+
+
+def _passed_on(address: str) -> tuple[list[str | None], list[str | None]]:
+    """How disks are before one is given to a guest, and after."""
+    loaded = registry.load(passes.configured(LISTED, ["nvme_driver"], "host-1"))
+    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+    before = looking.run().devices["nvme_driver"]
+    path = pathlib.Path(f"/sys/bus/pci/devices/{address}")
+    uevent = path / "uevent"
+    uevent.write_text(uevent.read_text().replace("DRIVER=nvme", "DRIVER=vfio-pci"))
+    for file in path.glob("nvme/*/subsysnqn"):
+        file.write_text("")
+    after = looking.run().devices["nvme_driver"]
+    return [each.unhealthy for each in before], [each.unhealthy for each in after]
+
+
+def test_a_controller_that_is_pulled_is_nobody_elses_ailment(simulate):
+    """It goes after the walk, before anything more is read of it."""
+    simulated = simulate({"cards": [{"card": "nvme-pm1733", "count": 3}]})
+    pulled = simulated.card("nvme-pm1733", 1)
+
+    others = simulated.call(passes.judged_without, "nvme_driver", LISTED, pulled)
+
+    assert others == {simulated.card("nvme-pm1733", number): None for number in (0, 2)}

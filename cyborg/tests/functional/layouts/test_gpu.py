@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An NVIDIA card is divided anew: from the API to vGPU types and GPU instances, and back."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import pytest
+
+from cyborg.agent import discovery
+from cyborg.drivers import pci, privileged, registry
+from cyborg.tests.contract import passes
+from cyborg.tests.layouts_site import LayoutsSite, forget
+
+LAYOUTS = "H100XM-40C, H100XM-4C, H100XM-20C, 1g.10gb, 3g.40gb, L40S-12Q, H100XM-1-10CME, DC-1-12Q"
+OPTIONS = f"[gpu_devices]\nlayouts = {LAYOUTS}\n"
+CARD = {"card": "h100", "name": "gpu", "vfs": 8}
+MIG = {**CARD, "card": "h100-mig"}
+ARQ = {"resources:VGPU": "1"}
+TOOL = pathlib.Path(__file__).parents[2] / "data/tools/nvidia-smi.sh"
+#: A card in MIG mode shows its types only when there are GPU instances. Of 20C, which the card
+#: does not have, the vendor is wrong.
+VENDORS_LIST = """<?xml version="1.0" encoding="UTF-8"?>
+<vgpuconfig>
+  <vgpuType id="1205" name="NVIDIA H100XM-1-10C" class="Compute"/>
+  <vgpuType id="1206" name="NVIDIA H100XM-1-10CME" class="Compute"/>
+  <vgpuType id="1207" name="NVIDIA H100XM-3-40C" class="Compute"/>
+  <vgpuType id="1558" name="NVIDIA DC-1-12Q" class="Quadro"/>
+  <vgpuType id="1561" name="NVIDIA DC-1-24Q" class="Quadro"/>
+  <vgpuType id="1999" name="NVIDIA H100XM-20C" class="Compute"/>
+  <pgpu>
+    <devId vendorId="0x10de" deviceId="0x2330" subsystemVendorId="0x10de" subsystemId="0x16c1"/>
+    <supportedVgpu vgpuId="1205"><maxVgpus>7</maxVgpus></supportedVgpu>
+    <supportedVgpu vgpuId="1206"><maxVgpus>1</maxVgpus></supportedVgpu>
+    <supportedVgpu vgpuId="1207"><maxVgpus>2</maxVgpus></supportedVgpu>
+    <supportedVgpu vgpuId="1999"><maxVgpus>4</maxVgpus></supportedVgpu>
+  </pgpu>
+  <pgpu>
+    <devId vendorId="0x10de" deviceId="0x2bb5" subsystemVendorId="0x10de" subsystemId="0x0"/>
+    <supportedVgpu vgpuId="1558"><maxVgpus>8</maxVgpus></supportedVgpu>
+    <supportedVgpu vgpuId="1561"><maxVgpus>4</maxVgpus></supportedVgpu>
+  </pgpu>
+</vgpuconfig>
+"""
+
+
+@pytest.fixture
+def gpu(start_layouts: Any) -> LayoutsSite:
+    """A card whose virtual functions share its time."""
+    one: LayoutsSite = start_layouts([CARD], "nvidia_gpu_driver", OPTIONS)
+    return one
+
+
+@pytest.fixture
+def vendors_files(tmp_path: pathlib.Path) -> pathlib.Path:
+    """The folder with the vendor's tool and list."""
+    folder = tmp_path / "agent"
+    folder.mkdir()
+    shutil.copy(TOOL, folder / "nvidia-smi")
+    (folder / "vgpuConfig.xml").write_text(VENDORS_LIST)
+    return folder
+
+
+@pytest.fixture
+def mig(start_layouts: Any, vendors_files: pathlib.Path) -> LayoutsSite:
+    """A card in MIG mode."""
+    assert vendors_files.exists()
+    one: LayoutsSite = start_layouts([MIG], "nvidia_gpu_driver", OPTIONS)
+    return one
+
+
+def place(site: LayoutsSite) -> str:
+    address: str = site.host.card("gpu")
+    return address
+
+
+def types(site: LayoutsSite) -> list[str]:
+    """The types of the virtual functions."""
+    vfs = sorted(path.readlink().name for path in site.host.device(place(site)).glob("virtfn*"))
+    files = (site.host.device(vf) / "nvidia/current_vgpu_type" for vf in vfs)
+    return [file.read_text().strip() for file in files]
+
+
+def handles(site: LayoutsSite) -> int:
+    found: int = site.deployable(place(site))["num_accelerators"]
+    return found
+
+
+def reboot(vfs: list[str]) -> None:
+    """No virtual function has a type any more, and the agent of the host starts anew."""
+    for vf in vfs:
+        privileged.set_vgpu_type(vf, "0")
+    forget()
+
+
+def all_vfs(site: LayoutsSite) -> list[str]:
+    links = site.host.device(place(site)).glob("virtfn*")
+    return sorted(path.readlink().name for path in links)
+
+
+def test_a_card_is_divided_into_one_type_and_then_into_another(gpu: LayoutsSite) -> None:
+    card = place(gpu)
+    shown = gpu.deployable(card)
+    layouts = {key: value for key, value in shown["attributes"].items() if "layout" in key}
+    assert shown["program"]["mode"] == "layout"
+    assert layouts == {"layout_H100XM-40C": "2", "layout_H100XM-4C": "8"}
+    assert (gpu.layout(card), handles(gpu)) == (None, 0)
+    assert gpu.offered(card).get("VGPU", 0) == 0
+
+    operation = gpu.give(card, "H100XM-40C")
+
+    assert (operation["state"], operation["error"]) == ("succeeded", None)
+    assert types(gpu) == ["1137"] * 2 + ["0"] * 6
+    assert gpu.layout(card) == "H100XM-40C"
+    assert gpu.offered(card) == {"VGPU": 2}
+    assert {"CUSTOM_NVIDIA_2330_H100XM_40C", "CUSTOM_MEMORY_GIB_40"} <= gpu.traits(card)
+    assert gpu.deployable(card)["program"]["verified_by"] == "current_vgpu_type in sysfs"
+
+    assert gpu.give(card, "h100xm-4c")["error"] is None
+
+    assert types(gpu) == ["1132"] * 8
+    assert gpu.offered(card) == {"VGPU": 8}
+    assert "CUSTOM_NVIDIA_2330_H100XM_40C" not in gpu.traits(card)
+
+
+def test_no_layout_is_changed_while_a_guest_has_a_part(gpu: LayoutsSite) -> None:
+    card = place(gpu)
+    assert gpu.give(card, "H100XM-40C")["error"] is None
+    arq, instance = gpu.arq(card, **ARQ)
+    assert gpu.bound(arq)["asked_type"] == "1137"
+
+    refused = gpu.ask(card, "H100XM-4C")
+
+    assert refused.status_code == 409
+    assert arq in refused.text
+    gpu.site.call("DELETE", f"/accelerator_requests?instance={instance}")
+    gpu.site.hurry(gpu.site.idle)
+    # What the guest had is erased, and there for the next one.
+    assert types(gpu) == ["1137"] * 2 + ["0"] * 6
+    writes = [text for path, text in gpu.host.writes() if path.endswith("current_vgpu_type")]
+    assert writes == ["1137", "1137", "0", "1137"]
+    assert gpu.give(card, "H100XM-4C")["error"] is None
+
+
+def test_a_guest_gets_its_type_back_after_a_reboot(gpu: LayoutsSite) -> None:
+    card = place(gpu)
+    assert gpu.give(card, "H100XM-40C")["error"] is None
+    arq, _instance = gpu.arq(card, **ARQ)
+    before = gpu.bound(arq)
+
+    gpu.host.call(reboot, all_vfs(gpu))
+
+    gpu.site.hurry(lambda: types(gpu) == ["1137"] * 2 + ["0"] * 6 and gpu.site.idle())
+    assert gpu.layout(card) == "H100XM-40C"
+    assert gpu.bound(arq) == before
+    assert gpu.offered(card) == {"VGPU": 2}
+
+
+def test_what_the_card_refuses_changes_nothing(
+    start_layouts: Any, vendors_files: pathlib.Path
+) -> None:
+    assert vendors_files.exists()
+    gpu: LayoutsSite = start_layouts([CARD], "nvidia_gpu_driver", OPTIONS)
+    card = place(gpu)
+    assert gpu.give(card, "H100XM-40C")["error"] is None
+
+    # It has no such type, and is not in MIG mode.
+    for layout, reason in (("H100XM-20C", "Invalid argument"), ("3g.40gb", "Unable to change")):
+        operation = gpu.give(card, layout)
+
+        assert operation["state"] == "failed"
+        assert reason in operation["error"]
+        assert types(gpu) == ["1137"] * 2 + ["0"] * 6
+        assert gpu.layout(card) == "H100XM-40C"
+        assert gpu.offered(card) == {"VGPU": 2}
+
+
+def test_a_card_in_mig_mode_gets_gpu_instances(
+    mig: LayoutsSite, vendors_files: pathlib.Path
+) -> None:
+    card = place(mig)
+
+    operation = mig.give(card, "1g.10gb")
+
+    assert (operation["state"], operation["error"]) == ("succeeded", None)
+    assert types(mig) == ["1205"] * 7 + ["0"]
+    assert mig.offered(card) == {"VGPU": 7}
+    assert "CUSTOM_NVIDIA_MIG" in mig.traits(card)
+
+    assert mig.give(card, "3g.40gb")["error"] is None
+
+    assert types(mig) == ["1207"] * 2 + ["0"] * 6
+    assert mig.offered(card) == {"VGPU": 2}
+    assert mig.give(card, "H100XM-1-10CME")["error"] is None
+    assert types(mig) == ["1206"] + ["0"] * 7
+    asked = (vendors_files / "asked").read_text().splitlines()
+    sizes = ",".join(["1g.10gb"] * 7), "3g.40gb,3g.40gb", "1g.10gb+me"
+    assert asked == [
+        f"mig {words} -i {card}"
+        for size in sizes
+        for words in ("-dci", "-dgi", f"-cgi {size} -C")
+    ]
+
+
+def test_parts_that_share_a_gpu_instance_in_time_get_it_together(
+    start_layouts: Any, vendors_files: pathlib.Path
+) -> None:
+    card = {**MIG, "card": "rtxpro6000-mig"}
+    shared: LayoutsSite = start_layouts([card], "nvidia_gpu_driver", OPTIONS)
+
+    operation = shared.give(place(shared), "DC-1-12Q")
+
+    assert (operation["state"], operation["error"]) == ("succeeded", None)
+    assert types(shared) == ["1558"] * 8
+    assert shared.offered(place(shared)) == {"VGPU": 8}
+    asked = (vendors_files / "asked").read_text()
+    assert f"-cgi {','.join(['1g.24gb+gfx'] * 4)} -C" in asked
+
+
+def test_a_part_that_has_lost_its_type_gets_it_again(gpu: LayoutsSite) -> None:
+    card = place(gpu)
+    assert gpu.give(card, "H100XM-40C")["error"] is None
+    arqs = [gpu.arq(card, **ARQ)[0] for _ in range(2)]
+    second = pci.join(sorted((gpu.bound(arq) for arq in arqs), key=pci.join)[1])
+
+    gpu.host.call(reboot, [second])
+
+    gpu.site.hurry(lambda: types(gpu)[:2] == ["1137"] * 2 and gpu.site.idle())
+    assert gpu.layout(card) == "H100XM-40C"
+
+
+def lose(card: str) -> None:
+    """What a reboot leaves of a card in MIG mode."""
+    reboot(list(pci.scan()[card].vfs))
+    pathlib.Path("/sys/.simulated").write_text(json.dumps(["divide", card, ""]))
+
+
+def test_a_guest_gets_its_gpu_instance_back_after_a_reboot(mig: LayoutsSite) -> None:
+    card = place(mig)
+    assert mig.give(card, "1g.10gb")["error"] is None
+    arq, instance = mig.arq(card, **ARQ)
+    before = mig.bound(arq)
+
+    mig.host.call(lose, card)
+
+    mig.site.hurry(lambda: types(mig) == ["1205"] * 7 + ["0"] and mig.site.idle())
+    assert mig.bound(arq) == before
+    assert mig.offered(card) == {"VGPU": 7}
+
+    # A guest that leaves when all is lost is not cleaned in vain for ever.
+    mig.host.call(lose, card)
+    mig.site.call("DELETE", f"/accelerator_requests?instance={instance}")
+
+    mig.site.hurry(mig.site.idle)
+    assert mig.give(card, "3g.40gb")["error"] is None
+    assert types(mig) == ["1207"] * 2 + ["0"] * 6
+
+
+def test_a_tool_that_fails_changes_nothing(mig: LayoutsSite, vendors_files: pathlib.Path) -> None:
+    card = place(mig)
+    assert mig.give(card, "3g.40gb")["error"] is None
+    (vendors_files / "nvidia-smi").write_text("#!/bin/sh\necho Insufficient Permissions\nexit 4\n")
+
+    operation = mig.give(card, "1g.10gb")
+
+    assert operation["state"] == "failed"
+    assert "Insufficient Permissions" in operation["error"]
+    assert types(mig) == ["1207"] * 2 + ["0"] * 6
+    assert mig.layout(card) == "3g.40gb"
+    assert mig.offered(card) == {"VGPU": 2}
+
+
+def test_a_pool_keeps_slots_of_a_mig_profile(
+    start_layouts: Any, vendors_files: pathlib.Path
+) -> None:
+    assert vendors_files.exists()
+    cards = [MIG, {**MIG, "name": "other"}, {**MIG, "name": "third"}]
+    one: LayoutsSite = start_layouts(cards, "nvidia_gpu_driver", OPTIONS)
+    body = {"name": "slices", "function_id": "1g.10gb", "free": 8, "max_devices": 2}
+
+    uuid = one.site.call("POST", "/function_pools", body, "2.4")["uuid"]
+
+    def is_full() -> bool:
+        pool = one.site.call("GET", f"/function_pools/{uuid}", version="2.4")
+        return (pool["ready"], pool["pending"], pool["reason"]) == (14, 0, None)
+
+    one.site.hurry(is_full)
+    names = [one.host.card(each) for each in ("gpu", "other", "third")]
+    assert sorted(filter(None, map(one.layout, names))) == ["1g.10gb"] * 2
+
+
+def offered(text: str) -> tuple[list[str], dict[str, str]]:
+    """The resource classes of what an agent finds, and why it does not offer other cards."""
+    loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
+    found = discovery.Discovery("host-1", loaded.drivers, timeout=60).run()
+    driver: Any = loaded.drivers["nvidia_gpu_driver"]
+    functions = pci.scan()
+    whys = {name: driver.why_not_offered(each, functions) for name, each in functions.items()}
+    parts = [part for each in found.devices["nvidia_gpu_driver"] for part in each.deployables]
+    return [part.resource_class for part in parts], {
+        name: f"{why.reason}; {why.remedy}" for name, why in whys.items() if why is not None
+    }
+
+
+@pytest.mark.parametrize(
+    ("card", "reason"),
+    [
+        ({**CARD, "vfs": 0}, "it has layouts and no virtual functions; run sriov-manage"),
+        (
+            {**CARD, "card": "a100"},
+            "it has layouts, and not all of its virtual functions take vGPU types",
+        ),
+    ],
+    ids=["no virtual functions", "mediated devices"],
+)
+def test_a_card_that_cannot_have_layouts_is_not_offered(
+    simulate: Any, card: dict[str, Any], reason: str
+) -> None:
+    guests = {**CARD, "vfs": 0, "name": "vm", "driver": "vfio-pci"}
+    simulated = simulate({"cards": [card, "t4", guests]})
+
+    classes, why = simulated.call(offered, OPTIONS)
+
+    # Cards without SR-IOV, or that a guest may have, are given out whole.
+    assert classes == ["PGPU", "PGPU"]
+    assert why == {simulated.card("gpu"): f"{reason}; [gpu_devices] layouts"}
+
+
+def test_a_layout_with_an_impossible_name_is_an_error_of_the_driver() -> None:
+    conf = passes.configured("[gpu_devices]\nlayouts = L40S 12Q\n", ["nvidia_gpu_driver"], "host-1")
+
+    loaded = registry.load(conf)
+
+    assert loaded.drivers == {}
+    assert "[gpu_devices] layouts: " in loaded.errors["nvidia_gpu_driver"]

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages between services, in memory and over a real RabbitMQ."""
+
+from __future__ import annotations
+
+import dataclasses
+import queue
+import socket
+import threading
+import time
+from concurrent import futures
+from typing import Any
+
+import pytest
+from oslo_config import cfg
+from oslo_messaging import opts
+
+from cyborg import conf as cyborg_conf
+from cyborg import rpc
+from cyborg.common import errors
+from cyborg.rpc import client as rpc_client
+from cyborg.tests import messages, servers
+from cyborg.tests.unit.messages import test_payloads
+
+#: Long enough for a busy machine; nothing waits so long unless it is broken.
+PATIENCE = 60
+
+
+class Conductor:
+    """Keeps what it is told; ``fault`` is raised instead."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.reports: queue.Queue[rpc.HostReport] = queue.Queue()
+        self.kicks: queue.Queue[None] = queue.Queue()
+        self.fault: Exception | None = None
+        self.requests: queue.Queue[rpc.WriteRequest] = queue.Queue()
+        self.permit = rpc.WritePermit(seconds=7.5, refused=None)
+
+    def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
+        if self.fault is not None:
+            raise self.fault
+        self.reports.put(rpc.HostReport.from_wire(report))
+
+    def report_unchanged(self, context: dict[str, Any], report: dict[str, Any]) -> bool:
+        return rpc.UnchangedReport.from_wire(report).digest == test_payloads.report().digest()
+
+    def kick(self, context: dict[str, Any]) -> None:
+        self.kicks.put(None)
+
+    def held_handles(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, str]:
+        if self.fault is not None:
+            raise self.fault
+        return {"a handle": rpc.HeldRequest.from_wire(request).host}
+
+    def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> rpc.WritePermit:
+        if self.fault is not None:
+            raise self.fault
+        self.requests.put(rpc.WriteRequest.from_wire(request))
+        return self.permit
+
+
+class Agent:
+    """Keeps the steps it is asked for; waits for ``gate`` and raises ``fault``."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.reset()
+
+    def reset(self) -> None:
+        self.steps: queue.Queue[tuple[rpc.HostStep, float]] = queue.Queue()
+        self.programs: queue.Queue[tuple[rpc.ProgramStep, float]] = queue.Queue()
+        self.fault: Exception | None = None
+        self.gate.set()
+
+    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
+        self.steps.put((rpc.HostStep.from_wire(step), wait))
+        self.gate.wait(PATIENCE)
+        if self.fault is not None:
+            raise self.fault
+
+    def program(
+        self, context: dict[str, Any], step: dict[str, Any], wait: float
+    ) -> rpc.ProgramAnswer:
+        self.programs.put((rpc.ProgramStep.from_wire(step), wait))
+        if self.fault is not None:
+            raise self.fault
+        return test_payloads.program_answer()
+
+
+@dataclasses.dataclass
+class Services:
+    """A conductor and the agents of two hosts, on one transport."""
+
+    conf: cfg.ConfigOpts
+    conductor: Conductor
+    agent: Agent
+    other_agent: Agent
+
+
+@pytest.fixture(scope="module", params=messages.TRANSPORTS)
+def running(request):
+    """Stopping a server takes a second, so these are for all tests."""
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    conf(args=[], default_config_files=[], default_config_dirs=[])
+    services = Services(conf, Conductor(), Agent(), Agent())
+    with messages.transport(conf, request.param):
+        receiving = [
+            rpc.conductor_server(conf, services.conductor),
+            rpc.agent_server(conf, "host-1", services.agent),
+            rpc.agent_server(conf, "host-2", services.other_agent),
+        ]
+        for server in receiving:
+            server.start()
+        assert all(server._started.wait(PATIENCE) for server in receiving)
+        yield services
+        for server in receiving:
+            server.stop()
+
+
+@pytest.fixture
+def services(running):
+    for endpoint in (running.conductor, running.agent, running.other_agent):
+        endpoint.reset()
+    return running
+
+
+@pytest.fixture
+def silent_port():
+    """A port on which connections are accepted and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.fixture
+def refusing_port():
+    """A port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+@pytest.fixture(params=["silent_port", "refusing_port"])
+def dead_broker(request, conf, monkeypatch):
+    """``conf`` names a broker that does not work."""
+    monkeypatch.setattr(rpc_client, "CONNECT_WAIT", 0.5)
+    port = request.getfixturevalue(request.param)
+    rpc.use_memory(conf)
+    conf.set_override("transport_url", f"rabbit://user:secret@127.0.0.1:{port}/")
+    yield
+    conf.set_override("transport_url", "fake://")
+    rpc.close()
+
+
+def test_a_report_arrives_whole_and_returns_when_it_is_stored(services):
+    rpc.report(services.conf, test_payloads.report())
+
+    assert services.conductor.reports.get_nowait() == test_payloads.report()
+
+
+def test_a_report_that_the_conductor_refuses_fails_with_its_sentence(services):
+    services.conductor.fault = errors.Invalid("the host's name is too long")
+
+    with pytest.raises(rpc.ReportFailed, match="the host's name is too long"):
+        rpc.report(services.conf, test_payloads.report())
+
+
+def test_an_unchanged_report_is_answered_with_whether_it_is_the_stored_one(services):
+    report = test_payloads.report()
+
+    assert rpc.report_unchanged(services.conf, report.unchanged())
+    other = dataclasses.replace(report, devices={})
+    assert not rpc.report_unchanged(services.conf, other.unchanged())
+
+
+def test_an_unexpected_fault_of_the_conductor_shows_no_details(services):
+    services.conductor.fault = RuntimeError("SELECT secret FROM table")
+
+    with pytest.raises(rpc.ReportFailed, match=r"^(?!.*SELECT).*RuntimeError"):
+        rpc.report(services.conf, test_payloads.report())
+
+
+def test_each_kick_is_followed_by_at_least_one_that_arrives(services):
+    rpc.configure(services.conf)
+    for _ in range(10):
+        while not services.conductor.kicks.empty():
+            services.conductor.kicks.get_nowait()
+        rpc.kick()
+        services.conductor.kicks.get(timeout=PATIENCE)
+
+
+def test_a_host_step_arrives_at_the_agent_of_its_host_only(services):
+    rpc.run_host_step(services.conf, "host-2", test_payloads.step(), 30)
+
+    assert services.other_agent.steps.get_nowait() == (test_payloads.step(), 30)
+    assert services.agent.steps.empty()
+
+
+def test_what_the_driver_refused_is_raised_with_its_sentence(services):
+    services.agent.fault = rpc.HostStepFailed("the card is on fire")
+
+    with pytest.raises(rpc.HostStepFailed, match=r"^the card is on fire$"):
+        rpc.run_host_step(services.conf, "host-1", test_payloads.step(), 30)
+
+
+def test_a_step_that_goes_on_is_told_from_one_that_failed(services):
+    services.agent.fault = rpc.HostStepRunning("still preparing")
+
+    with pytest.raises(rpc.HostStepRunning, match=r"^still preparing$"):
+        rpc.run_host_step(services.conf, "host-1", test_payloads.step(), 30)
+
+
+@pytest.mark.parametrize(("said", "known"), [(290, 290), (None, None), (-1, None), ("1", None)])
+def test_a_step_that_goes_on_says_for_how_long(services, said, known):
+    services.agent.fault = rpc.HostStepRunning("still cleaning", seconds=said)
+
+    with pytest.raises(rpc.HostStepRunning) as caught:
+        rpc.run_host_step(services.conf, "host-1", test_payloads.step(), 30)
+
+    assert caught.value.seconds == known
+
+
+def test_programming_is_answered_with_what_is_loaded(services):
+    answer = rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+
+    assert answer == test_payloads.program_answer()
+    assert services.agent.programs.get_nowait() == (test_payloads.program_step(), 30)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_programming_that_failed_tells_whether_anything_was_written(services, written):
+    services.agent.fault = rpc.ProgramFailed(
+        "the bitstream is for another card", written=written, report_counter=7
+    )
+
+    with pytest.raises(rpc.ProgramFailed, match=r"^the bitstream is for another card$") as caught:
+        rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+
+    assert caught.value.written is written
+    assert caught.value.report_counter == 7
+
+
+def test_programming_that_met_a_fault_may_have_written(services):
+    services.agent.fault = RuntimeError("details")
+
+    with pytest.raises(rpc.ProgramFailed, match=r"^(?!.*details).*RuntimeError") as caught:
+        rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+
+    assert caught.value.written
+
+
+def test_programming_that_goes_on_is_told_from_one_that_failed(services):
+    services.agent.fault = rpc.HostStepRunning("still writing")
+
+    with pytest.raises(rpc.HostStepRunning, match=r"^still writing$"):
+        rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+
+
+def test_leave_to_write_is_given_for_some_seconds(services):
+    assert rpc.permit_write(services.conf, test_payloads.write_request()) == 7.5
+    assert services.conductor.requests.get_nowait() == test_payloads.write_request()
+
+
+def test_leave_that_is_refused_is_told_from_no_answer(services):
+    services.conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
+    with pytest.raises(rpc.WriteRefused, match=r"^It has ended\.$"):
+        rpc.permit_write(services.conf, test_payloads.write_request())
+
+    services.conductor.fault = RuntimeError("the database is away")
+    with pytest.raises(rpc.NoPermit, match="RuntimeError") as caught:
+        rpc.permit_write(services.conf, test_payloads.write_request())
+    assert not isinstance(caught.value, rpc.WriteRefused)
+
+
+def test_a_host_learns_what_of_it_is_in_use(services, conf):
+    assert rpc.held_handles(services.conf, "host-1") == {"a handle": "host-1"}
+
+    services.conductor.fault = RuntimeError("the database is away")
+    assert rpc.held_handles(services.conf, "host-1") is None
+
+
+@pytest.mark.usefixtures("dead_broker")
+def test_without_a_broker_there_is_no_leave(conf):
+    with pytest.raises(rpc.NoPermit, match="broker"):
+        rpc.permit_write(conf, test_payloads.write_request())
+
+
+def test_a_host_whose_agent_is_not_there_is_unreachable(services, monkeypatch):
+    monkeypatch.setattr(rpc_client, "SILENCE", 1)
+
+    with pytest.raises(rpc.HostUnreachable) as caught:
+        rpc.run_host_step(services.conf, "nowhere", test_payloads.step(), 0)
+
+    assert not isinstance(caught.value, rpc.BrokerUnreachable)
+
+
+def test_a_slow_step_may_take_longer_than_the_agent_may_be_silent(services, monkeypatch):
+    # The signs of life come twice as often, and may be late.
+    monkeypatch.setattr(rpc_client, "SILENCE", 6)
+    services.agent.gate.clear()
+    threading.Timer(8, services.agent.gate.set).start()
+
+    rpc.run_host_step(services.conf, "host-1", test_payloads.step(), PATIENCE)
+
+    assert services.agent.gate.is_set()
+
+
+def test_a_kick_without_transport_is_nothing():
+    rpc.close()
+
+    rpc.kick()
+
+
+@pytest.mark.usefixtures("dead_broker")
+def test_a_dead_broker_is_told_from_a_dead_host(conf):
+    with pytest.raises(rpc.BrokerUnreachable):
+        rpc.run_host_step(conf, "host-1", test_payloads.step(), 30)
+
+
+@pytest.mark.usefixtures("dead_broker")
+def test_a_report_to_a_dead_broker_fails(conf):
+    with pytest.raises(rpc.ReportFailed, match="broker"):
+        rpc.report(conf, test_payloads.report())
+
+
+@pytest.mark.usefixtures("dead_broker")
+def test_a_kick_to_a_dead_broker_is_not_waited_for_and_ends_in_the_log(conf, caplog):
+    rpc.configure(conf)
+
+    rpc.kick()
+
+    deadline = time.monotonic() + PATIENCE
+    while "No conductor was told" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("dead_broker", ["silent_port"], indirect=True)
+@pytest.mark.usefixtures("dead_broker")
+def test_a_kick_returns_while_a_silent_broker_is_still_being_asked(conf):
+    rpc.configure(conf)
+
+    rpc.kick()
+
+    assert "rpc-kick" in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.mark.usefixtures("dead_broker")
+def test_a_server_starts_and_stops_though_the_broker_is_dead(conf):
+    server = rpc.agent_server(conf, "host-1", Agent())
+
+    server.start()
+
+    assert not server._started.wait(0.2)
+    server.stop()
+
+
+@pytest.mark.services
+def test_services_find_each_other_whenever_the_broker_comes_and_comes_back(conf, monkeypatch):
+    monkeypatch.setattr(rpc_client, "CONNECT_WAIT", 0.5)
+    agent, wire = Agent(), messages.Wire(servers.url_of("rabbitmq"))
+
+    def step_ends(failure: type[Exception] | None) -> None:
+        """Ask for the step until it is answered, or fails in this way."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            try:
+                rpc.run_host_step(conf, "host-1", test_payloads.step(), PATIENCE)
+            except rpc.HostUnreachable as exc:
+                if failure is not None and isinstance(exc, failure):
+                    return
+            else:
+                if failure is None:
+                    return
+            time.sleep(0.1)
+        pytest.fail(f"the step never ended in {failure}")
+
+    with messages.transport(conf, "rabbitmq"):
+        conf.set_override("transport_url", wire.url)
+        server = rpc.agent_server(conf, "host-1", agent)
+        server.start()
+        step_ends(rpc.BrokerUnreachable)
+
+        wire.join()
+        step_ends(None)
+
+        wire.cut()
+        step_ends(rpc.BrokerUnreachable)
+
+        wire.join()
+        step_ends(None)
+        server.stop()
+        wire.cut()
+
+
+@pytest.mark.parametrize(("given", "at_once"), [(None, 16), (3, 3)])
+def test_a_conductor_handles_so_many_messages_at_the_same_time(conf, request, given, at_once):
+    # See rpc.client.Client: these options are those of the process.
+    cfg.CONF.register_opts(dict(opts.list_opts())[None])
+    if given is not None:
+        cfg.CONF.set_override("executor_thread_pool_size", given)
+    request.addfinalizer(lambda: cfg.CONF.clear_override("executor_thread_pool_size"))
+    begun, gate = threading.Semaphore(0), threading.Event()
+
+    class Busy(Conductor):
+        def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
+            begun.release()
+            gate.wait(PATIENCE)
+            super().report(context, report)
+
+    busy = Busy()
+    with messages.transport(conf, "memory"), futures.ThreadPoolExecutor(at_once + 2) as hosts:
+        server = rpc.conductor_server(conf, busy)
+        server.start()
+        assert server._started.wait(PATIENCE)
+        for _ in range(at_once + 2):
+            hosts.submit(rpc.report, conf, test_payloads.report())
+        for _ in range(at_once):
+            assert begun.acquire(timeout=PATIENCE)
+        assert not begun.acquire(timeout=0.2)
+        gate.set()
+        for _ in range(at_once + 2):
+            busy.reports.get(timeout=PATIENCE)
+        server.stop()

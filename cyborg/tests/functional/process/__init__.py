@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes: their start, signals, loops, logs and metrics."""

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SIGHUP: a running service takes over what changed in its configuration file."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db, work
+from cyborg.db import models
+from cyborg.tests.functional.api.test_process import get
+from cyborg.tests.ports import free_port
+from cyborg.tests.standalone_site import TIMEOUT, wait_for
+
+pytestmark = pytest.mark.usefixtures("database")
+
+#: Longer than any test waits.
+NEVER = 3600
+
+
+class Service:
+    """One service as a process of its own, with its file, after those ``before``, and its log."""
+
+    def __init__(
+        self, name: str, folder: pathlib.Path, database_url: str, *before: pathlib.Path
+    ) -> None:
+        self._before = before
+        self._file = folder / "cyborg.conf"
+        self._log = folder / "log"
+        self._database_url = database_url
+        self._name = name
+
+    def start(self, **options: str) -> None:
+        self.write(**options)
+        command = [str(pathlib.Path(sys.executable).with_name(self._name))]
+        for file in (*self._before, self._file):
+            command += ["--config-file", str(file)]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def write(self, **options: str) -> None:
+        """Let the file have these options, each ``group__name``."""
+        sections: dict[str, list[str]] = {
+            "DEFAULT": ["transport_url = rabbit://127.0.0.1:1/"],
+            "database": [f"connection = {self._database_url}"],
+            "agent": ["enabled_drivers = fake_driver"],
+        }
+        for option, value in options.items():
+            group, _, name = option.partition("__")
+            sections.setdefault(group, []).append(f"{name} = {value}")
+        lines = [line for group, found in sections.items() for line in (f"[{group}]", *found)]
+        self._file.write_text("\n".join(lines))
+
+    def reload(self, **options: str) -> None:
+        """Change the file and tell the process."""
+        self.write(**options)
+        self._process.send_signal(signal.SIGHUP)
+
+    def says(self, words: str) -> None:
+        """Wait until the words are in the log."""
+
+        def said() -> bool:
+            assert self._process.poll() is None, self._log.read_text()
+            return words in self._log.read_text()
+
+        wait_for(words, said)
+
+    def lines(self, words: str) -> list[str]:
+        """The lines of the log with these words so far."""
+        return [line for line in self._log.read_text().splitlines() if words in line]
+
+    def stop(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(TIMEOUT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def service(
+    request: pytest.FixtureRequest, tmp_path: pathlib.Path, database_url: str
+) -> Iterator[Service]:
+    one = Service(request.param, tmp_path, database_url)
+    yield one
+    one.kill()
+
+
+def _done() -> bool:
+    with db.reader() as session:
+        return not session.scalar(sa.select(sa.func.count()).select_from(models.Work))
+
+
+def _want() -> None:
+    with db.writer() as session:
+        work.want(session, work.NOVA_EVENT, [models.new_uuid()])
+
+
+@pytest.mark.parametrize("service", ["cyborg-conductor"], indirect=True)
+def test_a_conductor_looks_for_work_as_often_as_the_file_now_says(service: Service) -> None:
+    _want()
+    service.start(conductor__poll_interval=str(NEVER))
+    wait_for("the work", _done)
+    service.reload(conductor__poll_interval="0.1", DEFAULT__debug="true")
+    service.says("The configuration was read again")
+    service.says(f"conductor.poll_interval changed from [{NEVER}] to [0.1]")
+    for _ in range(2):
+        _want()
+        wait_for("the work", _done)
+    service.says("DEBUG cyborg.conductor.worker")
+    assert service.stop() == 0
+
+
+@pytest.mark.parametrize("service", ["cyborg-conductor"], indirect=True)
+@pytest.mark.parametrize("wrong", ["soon", "-1", "1\n[broken"])
+def test_a_file_that_is_wrong_changes_nothing(service: Service, wrong: str) -> None:
+    service.start(conductor__poll_interval="0.1")
+    _want()
+    wait_for("the work", _done)
+    service.reload(conductor__poll_interval=wrong, DEFAULT__debug="true")
+    service.says("The configuration stays as it is")
+    _want()
+    wait_for("the work", _done)
+    assert service.stop() == 0
+
+
+@pytest.mark.parametrize("service", ["cyborg-agent"], indirect=True)
+def test_an_agent_looks_for_devices_as_often_as_the_file_now_says(service: Service) -> None:
+    never = str(NEVER)
+    told = {"DEFAULT__debug": "true", "agent__report_interval": never}
+    service.start(**told, agent__discovery_interval=never)
+    service.says("Report 1 is not delivered yet")
+    assert len(service.lines("Fake discover")) == 1
+    service.reload(**told, agent__discovery_interval="1")
+    wait_for("another pass", lambda: len(service.lines("Fake discover")) > 1)
+
+
+@pytest.mark.parametrize("service", ["cyborg-api"], indirect=True)
+def test_the_api_follows_the_file(service: Service) -> None:
+    port = str(free_port())
+    options = {"api__port": port, "api__auth_strategy": "noauth"}
+    service.start(**options)
+    wait_for("the API", lambda: get(int(port), "/") == 200)
+    service.reload(**options, api__max_json_depth="16", agent__resource_provider_name="new")
+    service.says("api.max_json_depth changed from [None] to [16]")
+    service.says("Ignoring change to immutable option agent.resource_provider_name")
+    assert service.stop() == 0

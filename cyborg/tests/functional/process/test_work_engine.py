@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The work table as the only engine: several conductors, slow handlers, skewed clocks, stops."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db, work
+from cyborg.conductor import worker
+from cyborg.db import models
+from cyborg.tests import engine
+from cyborg.tests.functional.process import work_conductor
+from cyborg.tests.functional.process.work_conductor import JOURNAL
+
+KEYS = [f"key-{number}" for number in range(1000)]
+SLOW = [f"slow-{number}" for number in range(4)]
+#: Seconds that take ten on an idle machine.
+TIMEOUT = 300
+
+
+@pytest.fixture
+def conductors(database_url: str) -> Iterator[Callable[[str, float], subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, skew: float) -> subprocess.Popen[bytes]:
+        command = [sys.executable, work_conductor.__file__, database_url, name, str(skew)]
+        started.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@db.retry
+def _want(keys: Sequence[str]) -> None:
+    with db.writer() as session:
+        work.want(session, "test", keys)
+        session.execute(
+            JOURNAL.insert(), [{"key": key, "what": "want", "owner": ""} for key in keys]
+        )
+
+
+def _left() -> int:
+    with db.reader() as session:
+        return session.scalar(sa.select(sa.func.count()).select_from(models.Work)) or 0
+
+
+def _wait_until_empty() -> None:
+    deadline = time.monotonic() + TIMEOUT
+    while _left():
+        assert time.monotonic() < deadline, f"{_left()} rows are left"
+        time.sleep(0.1)
+
+
+def _journal() -> dict[str, list[tuple[str, str]]]:
+    query = sa.select(JOURNAL.c.key, JOURNAL.c.what, JOURNAL.c.owner).order_by(
+        JOURNAL.c.key, JOURNAL.c.id
+    )
+    with db.reader() as session:
+        rows = session.execute(query).all()
+    return {
+        key: [(what, owner) for _, what, owner in group]
+        for key, group in itertools.groupby(rows, key=lambda row: row[0])
+    }
+
+
+def _assert_nothing_lost_nor_doubled(journal: dict[str, list[tuple[str, str]]]) -> None:
+    for key, entries in journal.items():
+        words = [what for what, _ in entries]
+        last_want = len(words) - 1 - words[::-1].index("want")
+        assert "run" in words[last_want:], f"the last wish for {key} was lost"
+        ended = {owner for what, owner in entries if what == "end"}
+        running: str | None = None
+        for what, owner in entries:
+            # A run without an end lost its lease and stopped at its checkpoint.
+            if what == "run" and owner in ended:
+                assert running is None, f"{key} ran twice at once: {running}, {owner}"
+                running = owner
+            elif what == "end":
+                running = None
+
+
+@pytest.mark.every_database
+def test_nothing_is_lost_and_nothing_runs_twice_at_once(
+    database: sa.Engine, conductors: Callable[[str, float], subprocess.Popen[bytes]]
+) -> None:
+    JOURNAL.create(db.engine())
+    _want(KEYS[:500] + SLOW)
+    first, second = conductors("ahead", 3600.0), conductors("behind", -3600.0)
+    _want(KEYS[500:])
+    for round_ in range(5):
+        # Wanted again while claimed, while running and while finishing.
+        for part in range(10):
+            _want(KEYS[part * 20 + round_ :: 200])
+    first.send_signal(signal.SIGSTOP)
+    # Longer than its leases: the other one takes over what the stopped one holds.
+    time.sleep(2 * work_conductor.LEASE)
+    first.send_signal(signal.SIGCONT)
+    _want(SLOW + KEYS[:50])
+    second.kill()
+    _wait_until_empty()
+    _assert_nothing_lost_nor_doubled(_journal())
+
+
+def _claims(rows: int, owner: str = "me") -> list[work.Claim]:
+    claims = [engine.claim(f"{owner}#{number}", 30.0, ["test"]) for number in range(rows)]
+    return [claim for claim in claims if claim is not None]
+
+
+def test_a_row_wanted_while_it_is_done_is_done_again(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    (claim,) = _claims(1)
+    assert engine.claim("other", 30.0, ["test"]) is None
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    assert work.finish(claim) is False
+    (again,) = _claims(1, "again")
+    assert work.finish(again) is True
+    assert _left() == 0
+
+
+def test_a_stale_holder_changes_nothing(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    stale = engine.claim("stale", 0.0, ["test"])
+    assert stale is not None
+    time.sleep(0.01)
+    (fresh,) = _claims(1)
+    work.back_off(stale, "too late")
+    assert work.finish(stale) is True
+    assert _left() == 1
+    work.renew([stale, fresh], 30.0)
+    with pytest.raises(work.LeaseLost):
+        stale.checkpoint()
+    with db.writer() as session:
+        work.hold(session, fresh)
+        with pytest.raises(work.LeaseLost):
+            work.hold(session, stale)
+    fresh.checkpoint()
+    assert work.finish(fresh) is True
+
+
+def test_a_failed_row_keeps_its_error_and_waits(
+    database: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Longer than any machine takes from one statement to the next.
+    monkeypatch.setattr(work, "FIRST_BACK_OFF", work.LONGEST_BACK_OFF)
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    (claim,) = _claims(1)
+    work.back_off(claim, "the reason")
+    assert engine.claim("other", 30.0, ["test"]) is None
+    with db.reader() as session:
+        row = session.scalars(sa.select(models.Work)).one()
+    assert (row.last_error, row.attempts, row.owner) == ("the reason", 1, None)
+
+
+@pytest.mark.every_database
+def test_what_is_tried_to_no_avail_is_named_with_its_last_error(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a", "b", "c"])
+    for claim in _claims(3):
+        work.back_off(claim, f"{claim.key} fails")
+    with db.writer() as session:
+        attempts = sa.case({"a": 7, "b": 21}, value=models.Work.key, else_=6)
+        db.update(session, models.Work, attempts=attempts)
+
+    found = work.stuck(6)
+
+    assert [(row.kind, row.key, row.attempts, row.last_error) for row in found] == [
+        ("test", "b", 21, "b fails"),
+        ("test", "a", 7, "a fails"),
+    ]
+    assert all(0 <= row.age < TIMEOUT for row in found)
+    assert [row.key for row in work.stuck(0, limit=1)] == ["b"]
+
+
+def test_wanting_a_failed_row_again_makes_it_due(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    work.back_off(_claims(1)[0], "the reason")
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    assert len(_claims(1, "again")) == 1
+
+
+def test_claiming_and_finishing_costs_at_most_four_statements(
+    database: sa.Engine, count_sql: Callable[..., object]
+) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    with count_sql() as counter:  # type: ignore[attr-defined]
+        work.finish(_claims(1)[0])
+    assert len(counter.statements) <= 4, counter.statements
+
+
+@pytest.mark.every_database
+def test_rows_that_are_claimed_together_have_each_its_own_owner(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a", "b", "c", "d"])
+    owners = ["me#1", "me#2", "me#3"]
+    claims, more = work.claim(iter(owners), 30.0, {"test": 3})
+    assert (len(claims), more) == (3, True)
+    with db.reader() as session:
+        row = models.Work
+        rows = session.execute(sa.select(row.key, row.owner, row.attempts, row.lease_ms)).all()
+    owned = {key: owner for key, owner, attempts, lease in rows if owner and attempts and lease}
+    assert owned == {claim.key: claim.owner for claim in claims}
+    assert sorted(owned.values()) == owners
+
+
+def test_work_that_has_got_the_id_of_other_work_is_not_claimed_for_it(
+    database: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = work._due
+
+    def look_and_let_it_be_replaced(kinds: Sequence[str]) -> list[sa.Row[Any]]:
+        found = look(kinds)
+        with db.writer() as session:
+            session.execute(sa.update(models.Work).values(key="b"))
+        return found
+
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    monkeypatch.setattr(work, "_due", look_and_let_it_be_replaced)
+    assert _claims(1) == []
+    monkeypatch.undo()
+    assert [claim.key for claim in _claims(1)] == ["b"]
+
+
+def test_a_rolled_back_change_leaves_no_work(database: sa.Engine) -> None:
+    def change() -> None:
+        with db.writer() as session:
+            work.want(session, "test", ["a"])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        change()
+    assert _left() == 0
+
+
+def test_a_kind_that_is_stuck_does_not_hold_up_another(database: sa.Engine) -> None:
+    stuck, done = threading.Event(), threading.Event()
+
+    def hang(claim: work.Claim) -> None:
+        stuck.wait(TIMEOUT)
+
+    runner = worker.Worker(
+        {"stuck": hang, "test": lambda claim: done.set()},
+        name="one",
+        threads=2,
+        lease_seconds=30,
+        poll_interval=0.1,
+    )
+    with db.writer() as session:
+        work.want(session, "stuck", [str(number) for number in range(6)])
+    runner.start()
+    try:
+        with db.writer() as session:
+            work.want(session, "test", ["a"])
+        assert done.wait(TIMEOUT)
+    finally:
+        stuck.set()
+        runner.stop(grace=10)
+
+
+def test_what_the_dead_had_claimed_can_be_claimed_at_once(database: sa.Engine) -> None:
+    with db.writer() as session:
+        work.want(session, "test", ["a"])
+    assert _claims(1)
+    assert _claims(1, "another") == []
+    work.hand_back_all()
+    assert [claim.key for claim in _claims(1, "another")] == ["a"]
+
+
+def test_a_failed_row_is_tried_again_when_it_is_due(database: sa.Engine) -> None:
+    tries: list[int] = []
+
+    def fail_twice(claim: work.Claim) -> None:
+        tries.append(claim.attempts)
+        if len(tries) < 3:
+            raise work.TryLater("not yet")
+
+    with db.writer() as session:
+        work.want(session, "test", ["one"])
+    runner = worker.Worker(
+        {"test": fail_twice}, name="me", threads=1, lease_seconds=30, poll_interval=3600
+    )
+    runner.start()
+    _wait_until_empty()
+    runner.stop(1)
+    assert tries == [1, 2, 3]
+
+
+def test_a_thread_is_started_where_none_is_idle(database: sa.Engine) -> None:
+    before = set(threading.enumerate())
+    runner = worker.Worker(
+        {"test": lambda claim: None}, name="me", threads=16, lease_seconds=30, poll_interval=3600
+    )
+    runner.start()
+    for number in range(12):
+        with db.writer() as session:
+            work.want(session, "test", [str(number)])
+        runner.kick()
+        _wait_until_empty()
+    started = set(threading.enumerate()) - before
+    runner.stop(10)
+    # Those that claim and renew among them.
+    assert len(started) < 8

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""No two drivers give out one PCI function, whatever control paths they name."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pytest
+
+from cyborg.agent import discovery, ownership
+from cyborg.drivers import base, claims, pci
+from cyborg.tests.contract import driver as contract
+from cyborg.tests.unit.drivers.test_device_spec import function
+from cyborg.tests.unit.drivers.test_discovery import until
+
+PATIENCE = 60
+A, B, C = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"
+LETTERS = "0000:3b:00.0"
+
+
+class Claimer:
+    """Claims what it is told to, and reports it."""
+
+    def __init__(self, wanted: Mapping[str, int], error: Exception | None = None) -> None:
+        self.wanted = wanted
+        self.error = error
+
+    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+        if self.error is not None:
+            raise self.error
+        return self.wanted
+
+    def discover(self, host: base.Host) -> Iterator[base.Device]:
+        for address in self.wanted.keys() - host.foreign:
+            yield device(address, address)
+
+
+def device(path: str, *given: str, kind: str = "PCI") -> base.Device:
+    handles = tuple(
+        base.AttachHandle(attach_type=kind, attach_info=pci.split(address)) for address in given
+    )
+    return base.Device(
+        type="PCI",
+        vendor="10de",
+        model="20f1",
+        control_path=base.ControlPath(cpid_type="PCI", cpid_info=pci.split(path)),
+        deployables=(
+            base.Deployable(
+                name=f"host-1_{path}",
+                resource_class="CUSTOM_PCI",
+                num_accelerators=len(handles),
+                attach_handles=handles,
+            ),
+        ),
+    )
+
+
+def settle(**drivers: Claimer) -> claims.Owners:
+    functions = contract.snapshot([function(each) for each in (A, B, C)])
+    answers = ownership.ask(drivers, functions, PATIENCE)
+    assert answers.hanging == {}
+    return claims.assign(answers.claims)
+
+
+def test_the_most_exact_claim_wins_whatever_the_order():
+    owners = settle(rough=Claimer({A: 4, B: 4}), exact=Claimer({B: 8}), other=Claimer({C: 1}))
+
+    assert owners.of == {A: "rough", B: "exact", C: "other"}
+    assert owners.ties == {}
+    assert owners.foreign_to("rough") == {B, C}
+
+
+def test_among_equals_the_first_wins_and_the_other_is_told():
+    owners = settle(first=Claimer({A: 4, B: 4}), second=Claimer({A: 4, B: 4, C: 4}))
+
+    assert owners.of == {A: "first", B: "first", C: "second"}
+    assert owners.ties == {
+        "second": f"PCI function {A} and 1 more is left to driver first, which means it as exactly "
+        "and comes first in enabled_drivers"
+    }
+
+
+def test_a_tie_that_a_third_decides_is_none():
+    owners = settle(first=Claimer({A: 4}), second=Claimer({A: 4}), third=Claimer({A: 5}))
+
+    assert owners.of == {A: "third"}
+    assert owners.ties == {}
+
+
+def test_a_driver_whose_claims_fail_claims_nothing():
+    owners = settle(broken=Claimer({}, RuntimeError("no")), other=Claimer({A: 1}))
+
+    assert owners.of == {A: "other"}
+
+
+@pytest.mark.parametrize("claimed", [{A: None}, {None: 1}, [A], 7])
+def test_claims_that_are_nonsense_are_told_and_hinder_no_other(claimed):
+    broken = Claimer({})
+    broken.wanted = claimed
+
+    findings = found(first=Claimer({A: 1}), broken=broken, last=Claimer({B: 1}))
+
+    assert findings.devices.keys() >= {"first", "last"}
+    assert findings.errors.keys() == {"broken"}
+
+
+def test_who_cannot_say_what_it_claims_keeps_what_it_had_and_reports_nothing():
+    exact, rough = Claimer({A: 8}), Claimer({A: 1, B: 1})
+    agent = discovery.Discovery("host-1", {"exact": exact, "rough": rough}, timeout=60)
+    assert agent.run().devices == {"exact": (device(A, A),), "rough": (device(B, B),)}
+
+    exact.error = OSError("one card is gone")
+    findings = agent.run()
+
+    assert findings.devices == {"rough": (device(B, B),)}
+    assert findings.errors["exact"] == "OSError: one card is gone"
+
+
+class Reporter:
+    def __init__(self, *devices: base.Device) -> None:
+        self.devices = devices
+
+    def discover(self, host: base.Host) -> tuple[base.Device, ...]:
+        return self.devices
+
+
+def found(**drivers: base.Driver) -> discovery.Findings:
+    return discovery.Discovery("host-1", drivers, timeout=60).run()
+
+
+def test_a_function_is_given_out_by_one_driver_only_though_control_paths_differ():
+    findings = found(first=Reporter(device(A, A)), second=Reporter(device(B, A)))
+
+    assert findings.devices["second"] == ()
+    assert findings.errors == {
+        "second": f"Driver first reports PCI function {A} already"
+    }
+
+
+def test_a_function_is_the_same_in_capital_letters():
+    loud = device(LETTERS.upper(), LETTERS.upper())
+
+    findings = found(first=Reporter(device(LETTERS, LETTERS)), second=Reporter(loud))
+
+    assert findings.devices["second"] == ()
+
+
+def test_a_function_that_a_device_has_twice_is_given_to_nobody():
+    (part,) = device(A, A).deployables
+    handle = part.attach_handles[0]
+    other = replace(handle, attach_info={**handle.attach_info, "physical_network": "blue"})
+    both = replace(part, attach_handles=(handle, other), num_accelerators=2)
+    parts = (part, replace(part, name="host-1_other"))
+
+    findings = found(
+        first=Reporter(replace(device(A, A), deployables=(both,))),
+        second=Reporter(replace(device(B, B), deployables=parts)),
+        third=Reporter(device(C, C)),
+    )
+
+    assert findings.devices == {"third": (device(C, C),)}
+    sentence = f"ValueError: discover() returned PCI function {A} twice in one device"
+    assert findings.errors == dict.fromkeys(["first", "second"], sentence)
+
+
+class Hanging(Claimer):
+    """Does not end to say what it claims while ``gate`` is closed."""
+
+    def __init__(self, wanted: Mapping[str, int]) -> None:
+        super().__init__(wanted)
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+        self.gate.wait(PATIENCE)
+        return super().claims(functions)
+
+
+def test_only_what_a_driver_that_hangs_had_is_kept_from_others():
+    exact, rough = Hanging({A: 8}), Claimer({A: 1, B: 1})
+    agent = discovery.Discovery("host-1", {"exact": exact, "rough": rough}, timeout=1)
+    found = until(agent, lambda found: not found.errors)
+    assert found.devices == {"exact": (device(A, A),), "rough": (device(B, B),)}
+
+    exact.gate.clear()
+    found = until(agent, lambda found: "exact" in found.errors and "rough" in found.devices)
+    assert found.devices == {"rough": (device(B, B),)}
+    assert found.errors["rough"].startswith("Driver exact reports ")
+
+    exact.gate.set()
+    found = until(agent, lambda found: not found.errors)
+    assert found.devices == {"exact": (device(A, A),), "rough": (device(B, B),)}
+
+
+def test_parts_of_a_function_count_as_the_function():
+    findings = found(
+        first=Reporter(device(A, A, kind="MDEV")), second=Reporter(device(B, A, kind="PCI"))
+    )
+
+    assert findings.devices["second"] == ()
+
+
+def test_simulated_handles_are_no_functions():
+    findings = found(
+        first=Reporter(device(A, A, kind="TEST_PCI")),
+        second=Reporter(device(B, A, kind="TEST_PCI")),
+    )
+
+    assert list(findings.devices) == ["first", "second"]
+
+
+def test_a_driver_may_not_give_out_a_function_twice_itself():
+    findings = found(driver=Reporter(device(A, A), device(B, A)))
+
+    assert findings.devices == {}
+    assert findings.errors == {"driver": f"It reports PCI function {A} twice"}
+
+
+def test_a_driver_may_not_give_out_a_card_whole_and_a_part_of_it():
+    card, part = function(A, vfs=(B,)), function(B, pf=A)
+    errors: dict[str, str] = {}
+
+    accepted = ownership.Ownership(["both"]).accept(
+        {"both": (device(A, A), device(B, B))}, errors, {A: card, B: part}
+    )
+
+    assert accepted == {}
+    assert errors == {"both": f"It reports PCI function {B} twice"}
+
+
+def test_whoever_has_a_card_has_its_virtual_functions():
+    card = function(A, vfs=("0000:01:00.4",))
+
+    ((_device, wanted),) = ownership.with_keys([device(A, A)], {A: card})
+
+    assert ownership.Key("PCI function 0000:01:00.4") in wanted
+
+
+class Doctor(Reporter):
+    def __init__(self, answer: object, *devices: base.Device) -> None:
+        super().__init__(*devices)
+        self.answer = answer
+
+    def health(self, device: base.Device, host: base.Host) -> str | None:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[return-value]
+
+
+def test_a_device_is_reported_with_what_is_wrong_with_it():
+    findings = found(well=Doctor(None, device(A)), ill=Doctor("It is too warm", device(B)))
+
+    assert findings.devices["well"][0].unhealthy is None
+    assert findings.devices["ill"][0].unhealthy == "It is too warm"
+
+
+def test_a_driver_that_cannot_tell_is_no_reason_to_lose_its_devices():
+    findings = found(driver=Doctor(RuntimeError("no"), device(A)), well=Doctor(None, device(B)))
+
+    (error,) = findings.errors.items()
+    assert error[0] == "driver"
+    path = device(A).control_path.place
+    assert error[1] == f"The health of {path} cannot be told, RuntimeError: no"
+    assert findings.devices["driver"][0].health_unknown
+    assert not findings.devices["well"][0].health_unknown

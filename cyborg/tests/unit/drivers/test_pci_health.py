@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sysfs tells of a device's health, in words that stay the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from cyborg.drivers import base, pci
+from cyborg.tests.contract import driver as contract
+from cyborg.tests.unit.drivers.test_device_spec import function
+
+CARD = function("0000:0c:00.0", driver="nvidia")
+LINK = {
+    "current_link_speed": "16.0 GT/s PCIe",
+    "current_link_width": 16,
+    "max_link_speed": "16.0 GT/s PCIe",
+    "max_link_width": 16,
+    "../max_link_speed": "16.0 GT/s PCIe",
+    "../max_link_width": 16,
+}
+#: As a function of a QAT 4xxx or a DSA shows it, which is built into the processor.
+NO_LINK = {
+    "current_link_speed": "Unknown",
+    "current_link_width": 0,
+    "max_link_speed": "Unknown",
+    "max_link_width": 255,
+}
+ERRORS = "Undefined 0\nDLP {0}\nTOTAL_ERR_{1} {0}\n"
+
+
+class Cards(pci.PciDriver):
+    match = (pci.Match(vendor="10de", class_code="03*"),)
+    type = "GPU"
+    resource_class = "PGPU"
+    expose = "vfs"
+    group = "gpu_devices"
+
+
+class Slots(pci.PciDriver):
+    match = Cards.match
+    type = "GPU"
+    resource_class = "PGPU"
+    expose = "slot"
+    group = "gpu_devices"
+
+
+def health(driver: pci.PciDriver, functions, files=None) -> list[str | None]:
+    host = contract.host_with(functions, {CARD.address: files or {}})
+    return [driver.health(device, host) for device in driver.discover(host)]
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ({}, None),
+        (LINK, None),
+        ({**LINK, "current_link_speed": "2.5 GT/s PCIe"}, None),
+        (NO_LINK, None),
+        ({**NO_LINK, "max_link_width": 0}, None),
+        (dict.fromkeys(NO_LINK, ""), None),
+        (
+            {
+                **LINK,
+                "current_link_width": 8,
+                "../max_link_width": None,
+                "../max_link_speed": None,
+            },
+            None,
+        ),
+        (
+            {**LINK, "current_link_width": 4},
+            "The link of PCI function 0000:0c:00.0 has 4 lanes of 16",
+        ),
+        ({**LINK, "current_link_speed": "Unknown"}, None),
+        ({**LINK, "current_link_speed": ""}, None),
+        ({**LINK, "current_link_width": 8, "../max_link_width": 8, "../max_link_speed": "8"}, None),
+        (
+            {**LINK, "current_link_width": 63, "current_link_speed": "Unknown"},
+            "PCI function 0000:0c:00.0 does not answer: its link is down",
+        ),
+        (
+            {
+                **LINK,
+                "current_link_width": 63,
+                "current_link_speed": "Unknown",
+                "power_state": "D3cold",
+            },
+            None,
+        ),
+        ({"aer_dev_fatal": ERRORS.format(0, "FATAL")}, None),
+        (
+            {"aer_dev_fatal": ERRORS.format(7, "FATAL")},
+            "PCI function 0000:0c:00.0 has had a fatal PCIe error",
+        ),
+        ({"aer_dev_nonfatal": ERRORS.format(99, "NONFATAL")}, None),
+        (
+            {"aer_dev_nonfatal": ERRORS.format(100, "NONFATAL")},
+            "PCI function 0000:0c:00.0 has had 100 or more nonfatal PCIe errors",
+        ),
+        ({"aer_dev_correctable": "TOTAL_ERR_COR 100000\n"}, None),
+        (
+            {
+                **LINK,
+                "current_link_width": 1,
+                "aer_dev_fatal": ERRORS.format(1, "FATAL"),
+            },
+            (
+                "The link of PCI function 0000:0c:00.0 has 1 lanes of 16; "
+                "PCI function 0000:0c:00.0 has had a fatal PCIe error"
+            ),
+        ),
+    ],
+)
+def test_links_and_errors(conf, files, sentence):
+    assert health(Cards(conf), [CARD], files) == [sentence]
+
+
+def test_more_errors_are_no_news(conf):
+    driver = Cards(conf)
+    (first,) = health(driver, [CARD], {"aer_dev_fatal": ERRORS.format(1, "FATAL")})
+
+    assert health(driver, [CARD], {"aer_dev_fatal": ERRORS.format(900, "FATAL")}) == [first]
+
+
+def test_another_card_in_its_place_has_functions_of_its_own(conf):
+    driver = Slots(conf)
+    second = function("0000:0c:00.1")
+    assert health(driver, [CARD, second]) == [None]
+
+    assert health(driver, [CARD]) == ["PCI function 0000:0c:00.1 is missing from the bus"]
+    assert health(driver, [function(CARD.address, device="2236")]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "files", "sentence"),
+    [
+        ("link_width", False, {**LINK, "current_link_width": 4}, None),
+        (
+            "link_speed",
+            True,
+            {**LINK, "current_link_speed": "2.5 GT/s"},
+            "The link of PCI function 0000:0c:00.0 runs at 2.5 GT/s instead of 16.0 GT/s",
+        ),
+        ("aer_fatal_errors", 0, {"aer_dev_fatal": ERRORS.format(7, "FATAL")}, None),
+        (
+            "aer_nonfatal_errors",
+            1,
+            {"aer_dev_nonfatal": ERRORS.format(1, "NONFATAL")},
+            "PCI function 0000:0c:00.0 has had a nonfatal PCIe error",
+        ),
+    ],
+)
+def test_the_operator_says_what_counts(conf, option, value, files, sentence):
+    conf.set_override(option, value, group="pci_health")
+
+    assert health(Cards(conf), [CARD], files) == [sentence]
+
+
+PF = function("0000:0c:00.0", sriov_totalvfs=8, vfs=("0000:0c:00.4",))
+VF = function("0000:0c:00.4", pf=PF.address)
+
+
+def test_a_card_that_the_host_must_drive_ails_without_a_driver(conf):
+    assert health(Cards(conf), [PF, VF]) == ["PCI function 0000:0c:00.0 has no driver"]
+    assert health(Cards(conf), [function("0000:0c:00.0")]) == [None]
+    conf.set_override("driver_unbound", False, group="pci_health")
+    assert health(Cards(conf), [PF, VF]) == [None]
+
+
+def test_a_card_that_loses_a_function_ails_until_it_is_back(conf):
+    driver = Slots(conf)
+    second = function("0000:0c:00.1")
+    missing = "PCI function {} is missing from the bus"
+
+    assert health(driver, [CARD, second]) == [None]
+    assert health(driver, [CARD]) == [missing.format(second.address)]
+    assert health(driver, [second]) == [missing.format(CARD.address)]
+    assert health(driver, [CARD, second]) == [None]
+
+
+def test_a_driver_adds_what_only_it_can_tell(conf):
+    class Sensitive(Cards):
+        def why_unhealthy(self, function, functions):
+            return "too warm" if functions.text(function.address, "temperature") else None
+
+    assert health(Sensitive(conf), [CARD], {"temperature": "99"}) == ["too warm"]
+
+
+def test_a_function_that_vanishes_meanwhile_is_missing(conf):
+    driver = Cards(conf)
+    host = contract.host_with([CARD])
+    (device,) = driver.discover(host)
+    files = contract.Files({})
+    files.vanished = {CARD.address}
+    later = contract.Host(pci=contract.snapshot([CARD], files))
+
+    assert driver.health(device, later) == "PCI function 0000:0c:00.0 is missing from the bus"
+
+
+def test_the_layer_can_tell(conf):
+    assert isinstance(Cards(conf), base.HealthReporting)
+    assert isinstance(Cards(conf), base.Claiming)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages for contributors name files, functions and rooms that exist."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import configparser
+import pathlib
+import re
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[4]
+FOLDER = ROOT / "doc" / "source" / "contributor"
+PAGES = [*FOLDER.glob("*.rst"), ROOT / "README.rst"]
+
+#: Below what a page may name a file.
+_BASES = (ROOT, ROOT / "cyborg", ROOT / "cyborg" / "tests")
+
+_LITERAL = re.compile(r"``([^`]+)``")
+_FILE = re.compile(r"\b(?:(?:api-ref|cyborg|doc|tools)/[\w./-]+|[\w/-]+/\w+\.py)")
+_MEMBER = re.compile(r"(\w+)\.(\w+)(?:\(\))?")
+#: What looks like a member and is none: names of files, and objects in examples.
+_NO_MEMBER = re.compile(r".*\.(?:cfg|ids|py|rst|toml)|host\..*")
+_ROW = re.compile(r"   \* - (\d+)\n     - ``(\w+)``")
+
+
+def literals(page: pathlib.Path) -> list[str]:
+    return [" ".join(found.split()) for found in _LITERAL.findall(page.read_text())]
+
+
+def defined(body: list[ast.stmt]) -> Iterator[str]:
+    """The names that statements define or import."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            yield from (each.asname or each.name for each in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (each.id for each in targets if isinstance(each, ast.Name))
+
+
+@pytest.fixture(scope="module")
+def members() -> dict[str, set[str]]:
+    """The names in each module and class, by its name; modules of one name count as one."""
+    found: dict[str, set[str]] = collections.defaultdict(set)
+    for path in (ROOT / "cyborg").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        module = path.parent if path.stem == "__init__" else path
+        found[module.stem].update(defined(tree.body))
+        found[path.parent.name].add(path.stem)
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                found[node.name].update(defined(node.body))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_exists(page: pathlib.Path) -> None:
+    named = [path for text in literals(page) for path in _FILE.findall(text)]
+    assert [path for path in named if not any((base / path).exists() for base in _BASES)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_function_exists(page: pathlib.Path, members: dict[str, set[str]]) -> None:
+    named = [text for text in literals(page) if not _NO_MEMBER.fullmatch(text)]
+    found = [match for text in named if (match := _MEMBER.fullmatch(text))]
+    assert [match[0] for match in found if match[2] not in members.get(match[1], ())] == []
+
+
+def test_the_table_of_rooms_is_that_of_the_import_linter() -> None:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / ".importlinter")
+    layers = parser["importlinter:contract:layers"]["layers"].split("\n")[1:]
+    rooms = [
+        (str(number), room)
+        for number, layer in enumerate(layers, 1)
+        for room in re.findall(r"\w+", layer)
+    ]
+    assert _ROW.findall((FOLDER / "architecture.rst").read_text()) == rooms
+
+
+def test_the_release_notes_are_one_short_page() -> None:
+    page = ROOT / "doc" / "source" / "admin" / "release-notes.rst"
+    assert len(page.read_text().splitlines()) <= 150
+    assert not (ROOT / "releasenotes").exists(), f"what a release brings stands in {page}"
