@@ -36,7 +36,7 @@ class PolicyRules(SphinxDirective):
         """Make the definitions."""
         module = importlib.import_module(f"cyborg.policy.rules.{self.arguments[0]}")
         text = statemachine.StringList()
-        for rule in module.list_rules():
+        for rule in module.RULES:
             for line in _lines(rule):
                 text.append(line, module.__name__)
         holder = nodes.Element()

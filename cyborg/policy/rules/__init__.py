@@ -25,19 +25,8 @@ from cyborg.policy.rules import (
 
 def list_rules() -> list[policy.RuleDefault]:
     """Every rule of Cyborg, for the enforcer and for ``oslopolicy-sample-generator``."""
-    return [
-        *base.list_rules(),
-        *device_profile.list_rules(),
-        *arq.list_rules(),
-        *allocation.list_rules(),
-        *device.list_rules(),
-        *deployable.list_rules(),
-        *attribute.list_rules(),
-        *service.list_rules(),
-        *operation.list_rules(),
-        *function_pool.list_rules(),
-        *history.list_rules(),
-        *host.list_rules(),
-        *usage.list_rules(),
-        *attach_handle.list_rules(),
-    ]
+    requests = (device_profile, arq, allocation)
+    hardware = (device, deployable, attribute, service, operation, function_pool)
+    records = (history, host, usage, attach_handle)
+    modules = (base, *requests, *hardware, *records)
+    return [rule for module in modules for rule in module.RULES]

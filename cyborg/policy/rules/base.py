@@ -31,46 +31,49 @@ def _either(name: str, *rules: str) -> policy.RuleDefault:
     return policy.RuleDefault(name, check, "Either of the two rules.")
 
 
-def list_rules() -> list[policy.RuleDefault]:
-    """The base rules; a policy file may redefine each of them."""
-    return [
-        policy.RuleDefault("admin_api", "role:admin", "Administrator of the cloud."),
-        policy.RuleDefault("service_api", "role:service", "Another OpenStack service."),
-        *map(_in_project, ("admin", "manager", "member", "reader")),
-        _either("project_manager_or_admin", "project_manager_api", "admin_api"),
-        _either("project_member_or_admin", "project_member_api", "admin_api"),
-        _either("project_reader_or_admin", "project_reader_api", "admin_api"),
-        _either("project_member_or_service", "project_member_api", "service_api"),
-        policy.RuleDefault(
-            IS_ADMIN, ADMIN, "Acts on every project's objects, if the request's rule permits it."
-        ),
-        *_legacy(),
-    ]
+#: The base rules; a policy file may redefine each of them.
+RULES = [
+    policy.RuleDefault("admin_api", "role:admin", "Administrator of the cloud."),
+    policy.RuleDefault("service_api", "role:service", "Another OpenStack service."),
+    *map(_in_project, ("admin", "manager", "member", "reader")),
+    _either("project_manager_or_admin", "project_manager_api", "admin_api"),
+    _either("project_member_or_admin", "project_member_api", "admin_api"),
+    _either("project_reader_or_admin", "project_reader_api", "admin_api"),
+    _either("project_member_or_service", "project_member_api", "service_api"),
+    policy.RuleDefault(
+        IS_ADMIN, ADMIN, "Acts on every project's objects, if the request's rule permits it."
+    ),
+]
+_OWNER, _USER = "project_id:%(project_id)s", "user_id:%(user_id)s"
+# None of ours uses these, but an operator's policy file may refer to them.
+RULES += [
+    policy.RuleDefault("public_api", "is_public_api:True", "Nobody."),
+    policy.RuleDefault("allow", "@", "Everyone with a token for a project."),
+    policy.RuleDefault("deny", "!", "Nobody."),
+    policy.RuleDefault(
+        "admin_or_owner", f"{ADMIN} or {_OWNER}", "Administrator, or any role in the project."
+    ),
+    policy.RuleDefault("admin_or_user", f"{ADMIN} or {_USER}", "Administrator or that user."),
+    policy.RuleDefault("default", ADMIN, "Applies to a rule that is not defined."),
+]
 
 
-def _legacy() -> list[policy.RuleDefault]:
-    """Rules that none of ours uses, but to which an operator's policy file may refer."""
-    owner, user = "project_id:%(project_id)s", "user_id:%(user_id)s"
-    return [
-        policy.RuleDefault("public_api", "is_public_api:True", "Nobody."),
-        policy.RuleDefault("allow", "@", "Everyone with a token for a project."),
-        policy.RuleDefault("deny", "!", "Nobody."),
-        policy.RuleDefault(
-            "admin_or_owner", f"{ADMIN} or {owner}", "Administrator, or any role in the project."
-        ),
-        policy.RuleDefault("admin_or_user", f"{ADMIN} or {user}", "Administrator or that user."),
-        policy.RuleDefault("default", ADMIN, "Applies to a rule that is not defined."),
-    ]
+class Rules(list[policy.DocumentedRuleDefault]):
+    """The rules of one resource, whose names and paths begin alike."""
 
+    def __init__(self, prefix: str, collection: str) -> None:
+        super().__init__()
+        self._prefix, self._collection = prefix, collection
 
-def rule(
-    name: str, check: str, description: str, *operations: tuple[str, str]
-) -> policy.DocumentedRuleDefault:
-    """A rule for ``operations``, each an HTTP method and a path."""
-    return policy.DocumentedRuleDefault(
-        name=name,
-        check_str=check,
-        description=description,
-        operations=[{"method": method, "path": path} for method, path in operations],
-        scope_types=SCOPE_TYPES,
-    )
+    def add(self, name: str, check: str, description: str, *operations: str) -> str:
+        """Add a rule for operations, each an HTTP method and the rest of a path; give its name."""
+        asked = [operation.partition(" ") for operation in operations]
+        rule = policy.DocumentedRuleDefault(
+            name=f"{self._prefix}:{name}",
+            check_str=check,
+            description=description,
+            operations=[{"method": way, "path": self._collection + rest} for way, _, rest in asked],
+            scope_types=SCOPE_TYPES,
+        )
+        self.append(rule)
+        return str(rule.name)

@@ -3,31 +3,9 @@
 
 from __future__ import annotations
 
-from oslo_policy import policy
+from cyborg.policy.rules.base import ADMIN, Rules
 
-from cyborg.policy.rules import base
-
-GET_ALL = "cyborg:operation:get_all"
-GET_ONE = "cyborg:operation:get_one"
-DELETE = "cyborg:operation:delete"
-
-_COLLECTION = "/v2/operations"
-
-
-def list_rules() -> list[policy.DocumentedRuleDefault]:
-    """The rules of this resource."""
-    return [
-        base.rule(GET_ALL, base.ADMIN, "List operations.", ("GET", _COLLECTION)),
-        base.rule(
-            GET_ONE,
-            base.ADMIN,
-            "Show an operation.",
-            ("GET", f"{_COLLECTION}/{{operation_uuid}}"),
-        ),
-        base.rule(
-            DELETE,
-            base.ADMIN,
-            "Cancel a queued operation.",
-            ("DELETE", f"{_COLLECTION}/{{operation_uuid}}"),
-        ),
-    ]
+RULES = Rules("cyborg:operation", "/v2/operations")
+GET_ALL = RULES.add("get_all", ADMIN, "List operations.", "GET")
+GET_ONE = RULES.add("get_one", ADMIN, "Show an operation.", "GET /{operation_uuid}")
+DELETE = RULES.add("delete", ADMIN, "Cancel a queued operation.", "DELETE /{operation_uuid}")
