@@ -6,11 +6,17 @@ from __future__ import annotations
 import datetime
 
 from cyborg.api.request import Request
+from cyborg.programming.operations import moment
 
 
 def timestamp(stored: datetime.datetime | None) -> str | None:
     """A stored time, which is UTC, as ISO 8601 text."""
     return None if stored is None else f"{stored.isoformat()}+00:00"
+
+
+def timestamp_of_ms(stored: int | None) -> str | None:
+    """A time that is stored in milliseconds since the epoch, as ISO 8601 text."""
+    return None if stored is None else timestamp(moment(stored))
 
 
 def aware(stored: datetime.datetime) -> datetime.datetime:

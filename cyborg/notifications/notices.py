@@ -8,8 +8,8 @@ number.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -209,29 +209,19 @@ class Event(NamedTuple):
     payload: type[Payload]
 
 
-def _arq(name: str, priority: str = INFO) -> Event:
-    return Event(f"accelerator_request.{name}", priority, AcceleratorRequestPayload)
+def _of(what: str, payload: type[Payload]) -> Callable[..., Event]:
+    def make(name: str, priority: str = INFO) -> Event:
+        return Event(f"{what}.{name}", priority, payload)
+
+    return make
 
 
-def _device(name: str, priority: str = INFO) -> Event:
-    return Event(f"device.{name}", priority, DevicePayload)
-
-
-def _host(name: str, priority: str = INFO) -> Event:
-    return Event(f"host.{name}", priority, HostPayload)
-
-
-def _operation(name: str, priority: str = INFO) -> Event:
-    return Event(f"operation.{name}", priority, OperationPayload)
-
-
-def _pool(name: str) -> Event:
-    return Event(f"function_pool.{name}", INFO, FunctionPoolPayload)
-
-
-def _profile(name: str) -> Event:
-    return Event(f"device_profile.{name}", INFO, DeviceProfilePayload)
-
+_arq = _of("accelerator_request", AcceleratorRequestPayload)
+_device = _of("device", DevicePayload)
+_host = _of("host", HostPayload)
+_operation = _of("operation", OperationPayload)
+_pool = _of("function_pool", FunctionPoolPayload)
+_profile = _of("device_profile", DeviceProfilePayload)
 
 ARQ_CREATED = _arq("create.end")
 ARQ_BOUND = _arq("bind.end")
@@ -335,102 +325,42 @@ def of_arq(
 
 def of_device(event: Event, device: models.Device, hostname: str) -> Notice:
     """``device``, as its row is now."""
-    return Notice(
-        event,
-        DevicePayload(
-            uuid=device.uuid,
-            hostname=hostname,
-            driver=device.driver,
-            type=device.type,
-            vendor=device.vendor,
-            model=device.model,
-            status=device.status,
-            unhealthy=device.unhealthy,
-            missing=device.missing,
-            created_at=_zoned(device.created_at),
-            tainted=bool(device.tainted),
-            disabled_reason=device.disabled_reason,
-            taint_reason=device.taint_reason,
-        ),
-    )
+    # A new row has no default before it is written.
+    said = {"hostname": hostname, "tainted": bool(device.tainted), "users": ()}
+    return Notice(event, _told(DevicePayload, device, **said))
 
 
 def of_host(event: Event, host: models.Host) -> Notice:
     """``host``, as its row is now."""
-    return Notice(
-        event,
-        HostPayload(
-            name=host.name,
-            hostname=host.node,
-            down=host.down,
-            driver_errors=host.driver_errors,
-            created_at=_zoned(host.created_at),
-            drained=host.drained,
-            drain_reason=host.drain_reason,
-            tainted=host.tainted,
-            taint_reason=host.taint_reason,
-        ),
-    )
+    return Notice(event, _told(HostPayload, host, hostname=host.node, users=()))
 
 
 def of_operation(
     event: Event, operation: models.Operation, *, state: str, error: str | None
 ) -> Notice:
     """``operation`` is in ``state`` now; its row may still have the old state."""
-    return Notice(
-        event,
-        OperationPayload(
-            uuid=operation.uuid,
-            deployable_uuid=operation.deployable_uuid,
-            state=state,
-            image_uuid=operation.image_uuid,
-            image_name=operation.image_name,
-            function_id=operation.function_id,
-            function_name=operation.function_name,
-            asked_by=operation.asked_by,
-            instance_uuid=operation.consumer_uuid,
-            pool_uuid=operation.pool_uuid,
-            error=error,
-            created_at=_zoned(operation.created_at),
-        ),
-    )
+    said = {"state": state, "error": error, "instance_uuid": operation.consumer_uuid}
+    return Notice(event, _told(OperationPayload, operation, **said))
 
 
 def of_pool(event: Event, pool: models.FunctionPool) -> Notice:
     """``pool``, which is loaded with its traits."""
-    return Notice(
-        event,
-        FunctionPoolPayload(
-            uuid=pool.uuid,
-            name=pool.name,
-            description=pool.description,
-            function_id=pool.function_id,
-            image_uuid=pool.image_uuid,
-            hosts=pool.hosts,
-            free=pool.free,
-            max_devices=pool.max_devices,
-            traits=sorted(each.trait for each in pool.traits),
-            created_at=_zoned(pool.created_at),
-        ),
-    )
+    traits = sorted(each.trait for each in pool.traits)
+    return Notice(event, _told(FunctionPoolPayload, pool, traits=traits))
 
 
 def of_profile(event: Event, profile: models.DeviceProfile) -> Notice:
     """``profile``, which is loaded with its projects."""
-    return Notice(
-        event,
-        DeviceProfilePayload(
-            uuid=profile.uuid,
-            name=profile.name,
-            description=profile.description,
-            groups=profile.groups,
-            visibility=profile.visibility,
-            projects=sorted(each.project_id for each in profile.projects),
-            enabled=profile.enabled,
-            extra=profile.extra or {},
-            created_at=_zoned(profile.created_at),
-        ),
-    )
+    projects = sorted(each.project_id for each in profile.projects)
+    extra = profile.extra or {}
+    return Notice(event, _told(DeviceProfilePayload, profile, projects=projects, extra=extra))
+
+
+def _told(payload: type[Payload], row: Any, **said: Any) -> Payload:
+    """The payload with what is said, and the other fields as the row has them."""
+    said["created_at"] = _zoned(row.created_at)
+    names = (each.name for each in fields(payload))  # type: ignore[arg-type]
+    return payload(**{name: said[name] if name in said else getattr(row, name) for name in names})
 
 
 def _zoned(stored: datetime.datetime) -> str:

@@ -12,7 +12,7 @@ from cyborg.allocations import executor, plans, service, wishes
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.accelerator_requests import put_health
 from cyborg.api.controllers.resource import Resource, lists, shows
-from cyborg.api.representation import self_link, timestamp
+from cyborg.api.representation import self_link, timestamp, timestamp_of_ms
 from cyborg.api.request import Request, place
 from cyborg.api.types import allocations as types
 from cyborg.arqs import refusals
@@ -22,7 +22,6 @@ from cyborg.db.paging import Page
 from cyborg.policy.rules import allocation as policies
 from cyborg.policy.rules import device_profile
 from cyborg.programming import trait_match
-from cyborg.programming.operations import moment
 from cyborg.states import allocation_states as states
 
 _SINCE = versions.REGULAR
@@ -96,7 +95,6 @@ class Allocations(Resource):
     def view(self, request: Request, found: service.Allocation) -> dict[str, Any]:
         """An allocation with what its consumer is given."""
         row = found.row
-        ends = None if row.lease_ms is None else moment(row.lease_ms)
         return {
             "uuid": row.uuid,
             "consumer": {
@@ -114,7 +112,7 @@ class Allocations(Resource):
                 _accelerator(arq, found.cdi_kinds.get(arq.uuid)) for arq in found.arqs
             ],
             "lease_seconds": row.lease_seconds,
-            "lease_ends_at": timestamp(ends),
+            "lease_ends_at": timestamp_of_ms(row.lease_ms),
             "links": [self_link(request, self.collection, row.uuid)],
             "created_at": timestamp(row.created_at),
             "updated_at": timestamp(row.updated_at),

@@ -7,7 +7,6 @@ from typing import Any
 
 from cyborg.api import versions
 from cyborg.api.controllers.resource import Resource, lists
-from cyborg.api.representation import timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import attach_handles as types
 from cyborg.common.reasons import shown
@@ -29,21 +28,11 @@ class AttachHandles(Resource):
         """List attach handles."""
         return listing.list_handles(page, **wanted)
 
-    def view(self, request: Request, handle: listing.Handle) -> dict[str, Any]:
-        """A handle with its state."""
+    def told(self, request: Request, handle: listing.Handle) -> dict[str, Any]:
+        """The state for the caller, and what answers give other names."""
         return {
-            "uuid": handle.uuid,
-            "state": handle.state,
             "state_reason": shown(request.caller, None, handle.state_reason),
             "attach_handle_type": handle.attach_type,
             "attach_handle_info": handle.attach_info,
-            "resource_class": handle.resource_class,
-            "device_uuid": handle.device_uuid,
-            "deployable_uuid": handle.deployable_uuid,
-            "hostname": handle.hostname,
-            "arq_uuid": handle.arq_uuid,
             "instance_uuid": handle.consumer_uuid,
-            "project_id": handle.project_id,
-            "created_at": timestamp(handle.created_at),
-            "updated_at": timestamp(handle.updated_at),
         }

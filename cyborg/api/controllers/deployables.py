@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.operations import Operations
 from cyborg.api.controllers.resource import Resource, lists, shows
-from cyborg.api.representation import self_link, timestamp
+from cyborg.api.representation import self_link, timestamp_of_ms
 from cyborg.api.request import Request, place
 from cyborg.api.types import deployables as types
 from cyborg.api.types import operations as operation_types
@@ -91,29 +91,17 @@ class Deployables(Resource):
                 program["programmed_by"] = None
         return shown
 
-    def view(self, request: Request, deployable: query.Deployable) -> dict[str, Any]:
-        """A deployable with its attributes and its program."""
+    def told(self, request: Request, deployable: query.Deployable) -> dict[str, Any]:
+        """The attributes and the program of a deployable, and both its links."""
         bookmark = f"{request.base_url}/deployables/{deployable.uuid}"
         return {
-            "uuid": deployable.uuid,
-            "parent_id": deployable.parent_id,
-            "root_id": deployable.root_id,
-            "name": deployable.name,
-            "num_accelerators": deployable.num_accelerators,
-            "device_id": deployable.device_id,
-            "device_uuid": deployable.device_uuid,
             **_attributes(request, deployable.attributes),
             "program": _program(deployable),
-            "rp_uuid": deployable.rp_uuid,
-            "driver_name": deployable.driver_name,
-            "bitstream_id": deployable.bitstream_id,
             "withheld_reason": shown_words(request.caller, _WITHHELD, deployable.withheld),
             "links": [
                 self_link(request, self.collection, deployable.uuid),
                 {"href": bookmark, "rel": "bookmark"},
             ],
-            "created_at": timestamp(deployable.created_at),
-            "updated_at": timestamp(deployable.updated_at),
         }
 
 
@@ -132,14 +120,13 @@ def _program(deployable: query.Deployable) -> dict[str, Any] | None:
     mode = deployable.program_mode
     if mode is None:
         return None
-    at_ms = deployable.programmed_ms
     return {
         "mode": mode,
         "in_doubt": deployable.in_doubt,
         "image_uuid": deployable.bitstream_id,
         "function_id": deployable.function_id,
         "function_name": deployable.function_name,
-        "programmed_at": None if at_ms is None else timestamp(operations.moment(at_ms)),
+        "programmed_at": timestamp_of_ms(deployable.programmed_ms),
         "programmed_by": deployable.programmed_by,
         "verified_by": deployable.verified_by,
     }

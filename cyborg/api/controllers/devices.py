@@ -10,7 +10,6 @@ from cyborg import history
 from cyborg.api import declare, pages, versions
 from cyborg.api.controllers import history as histories
 from cyborg.api.controllers.resource import Resource, lists, shows
-from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import devices as types
 from cyborg.api.types import fields, hosts, removals
@@ -116,31 +115,16 @@ class Devices(Resource):
         found = history.list_entries(scope, page, device_uuid=uuid, **wanted)
         if not found and not history.list_entries(scope, Page(limit=1), device_uuid=uuid):
             query.get_device(uuid)
-        rows, links = pages.cut(request, f"{self.collection}/{uuid}/history", found, page)
-        shown = [histories.show(request, entry) for entry in rows]
-        return {"history": shown} | ({"history_links": links} if links else {})
+        path = f"{self.collection}/{uuid}/history"
+        return histories.History().page(request, path, "history", found, page)
 
-    def view(self, request: Request, device: query.Device) -> dict[str, Any]:
-        """A device with its health."""
+    def told(self, request: Request, device: query.Device) -> dict[str, Any]:
+        """The health, and the reasons that the caller may read."""
         return {
-            "uuid": device.uuid,
-            "type": device.type,
-            "vendor": device.vendor,
-            "model": device.model,
-            "std_board_info": device.std_board_info,
-            "vendor_board_info": device.vendor_board_info,
             # Nova's name of the host, as upstream shows it.
             "hostname": device.node,
-            "address": device.address,
-            "managed_by": device.managed_by,
-            "status": device.status,
             "disabled_reason": shown_words(request.caller, _DISABLED, device.disabled_reason),
-            "tainted": device.tainted,
             "taint_reason": shown_words(request.caller, _TAINTED, device.taint_reason),
             "health": query.HEALTHY if device.unhealthy is None else query.UNHEALTHY,
             "health_reason": shown_words(request.caller, _UNHEALTHY, device.unhealthy),
-            "missing": device.missing,
-            "links": [self_link(request, self.collection, device.uuid)],
-            "created_at": timestamp(device.created_at),
-            "updated_at": timestamp(device.updated_at),
         }

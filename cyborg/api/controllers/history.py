@@ -9,14 +9,13 @@ from typing import Any
 from cyborg import history
 from cyborg.api import versions
 from cyborg.api.controllers.resource import Resource, lists
-from cyborg.api.representation import timestamp
+from cyborg.api.representation import timestamp_of_ms
 from cyborg.api.request import Request
 from cyborg.api.types import history as types
 from cyborg.common import reasons
 from cyborg.db import models
 from cyborg.db.paging import Page
 from cyborg.policy.rules import history as policies
-from cyborg.programming.operations import moment
 
 
 class History(Resource):
@@ -32,29 +31,15 @@ class History(Resource):
         """List entries of the history."""
         return history.list_entries(request.caller.project_scope, page, **wanted)
 
-    def view(self, request: Request, entry: models.HistoryEntry) -> dict[str, Any]:
-        """An entry, with what the caller may read of it."""
-        return show(request, entry)
-
-
-def show(request: Request, entry: models.HistoryEntry) -> dict[str, Any]:
-    """An entry, with what the caller may read of it."""
-    everything = request.caller.is_admin
-    ended = None if entry.ended_ms is None else moment(entry.ended_ms)
-    return {
-        "uuid": entry.uuid,
-        "kind": entry.kind,
-        "device_uuid": entry.device_uuid,
-        "attach_handle_uuid": entry.handle_uuid,
-        "resource_class": entry.resource_class,
-        "project_id": entry.project_id,
-        "instance_uuid": entry.consumer_uuid,
-        "arq_uuid": entry.arq_uuid,
-        "hostname": entry.hostname if everything else None,
-        "image_uuid": entry.image_uuid,
-        "function_id": entry.function_id,
-        "reason": reasons.shown(request.caller, entry.reason, entry.private_reason),
-        "actor": entry.actor if everything else None,
-        "started_at": timestamp(moment(entry.started_ms)),
-        "ended_at": timestamp(ended),
-    }
+    def told(self, request: Request, entry: models.HistoryEntry) -> dict[str, Any]:
+        """The entry's times, and what the caller may read of it."""
+        everything = request.caller.is_admin
+        return {
+            "attach_handle_uuid": entry.handle_uuid,
+            "instance_uuid": entry.consumer_uuid,
+            "hostname": entry.hostname if everything else None,
+            "reason": reasons.shown(request.caller, entry.reason, entry.private_reason),
+            "actor": entry.actor if everything else None,
+            "started_at": timestamp_of_ms(entry.started_ms),
+            "ended_at": timestamp_of_ms(entry.ended_ms),
+        }

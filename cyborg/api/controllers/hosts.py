@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from cyborg import host_keys, liveness
 from cyborg.api import declare, versions
 from cyborg.api.controllers.resource import Resource, shows
-from cyborg.api.representation import timestamp
+from cyborg.api.representation import timestamp, timestamp_of_ms
 from cyborg.api.request import Request
 from cyborg.api.types import fields
 from cyborg.api.types import hosts as types
@@ -17,7 +17,6 @@ from cyborg.db import models
 from cyborg.hosts import draining
 from cyborg.inventory import nodes
 from cyborg.policy.rules import host as policies
-from cyborg.programming.operations import moment
 
 _SINCE = versions.REGULAR
 _MEMBER = declare.Member(name="host", type=fields.TEXT)
@@ -107,14 +106,13 @@ class Hosts(Resource):
     def view(self, request: Request, found: draining.Drain) -> dict[str, Any]:
         """A host with the oldest of its users."""
         host = found.host
-        since = None if host.drained_ms is None else moment(host.drained_ms)
         return {
             "name": host.name,
             "hostname": host.node,
             "state": liveness.DOWN if host.down else liveness.UP,
             "drained": host.drained,
             "drain_reason": host.drain_reason,
-            "drained_at": timestamp(since),
+            "drained_at": timestamp_of_ms(host.drained_ms),
             "tainted": host.tainted,
             "taint_reason": host.taint_reason,
             "in_use": found.in_use,
@@ -136,14 +134,11 @@ def _operation(operation: models.Operation) -> dict[str, Any]:
 
 def _key(key: models.HostKey) -> dict[str, Any]:
     """A key as answers show it."""
-    revoked, used = (
-        None if each is None else moment(each) for each in (key.revoked_ms, key.used_ms)
-    )
     return {
         "fingerprint": key.fingerprint,
         "public_key": key.public_key,
-        "state": types.ENROLLED if revoked is None else types.REVOKED,
-        "revoked_at": timestamp(revoked),
-        "used_at": timestamp(used),
+        "state": types.ENROLLED if key.revoked_ms is None else types.REVOKED,
+        "revoked_at": timestamp_of_ms(key.revoked_ms),
+        "used_at": timestamp_of_ms(key.used_ms),
         "created_at": timestamp(key.created_at),
     }

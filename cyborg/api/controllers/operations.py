@@ -7,7 +7,7 @@ from typing import Any
 
 from cyborg.api import declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
-from cyborg.api.representation import self_link, timestamp
+from cyborg.api.representation import timestamp_of_ms
 from cyborg.api.request import Request
 from cyborg.api.types import operations as types
 from cyborg.common.reasons import shown_words
@@ -45,26 +45,14 @@ class Operations(Resource):
         """Cancel an operation that has not begun to write."""
         cancellation.cancel(uuid, f"user {request.caller.user_id}")
 
-    def view(self, request: Request, operation: models.Operation) -> dict[str, Any]:
-        """An operation as answers show it."""
-        moment = operations.moment
-        ended = None if operation.ended_ms is None else moment(operation.ended_ms)
+    def told(self, request: Request, operation: models.Operation) -> dict[str, Any]:
+        """The error for the caller, and the times of what has happened."""
         return {
-            "uuid": operation.uuid,
-            "deployable_uuid": operation.deployable_uuid,
-            "state": operation.state,
             "error": shown_words(request.caller, operations.NOT_DONE, operation.error),
-            "image_uuid": operation.image_uuid,
-            "image_name": operation.image_name,
-            "function_id": operation.function_id,
-            "function_name": operation.function_name,
             "instance_uuid": operation.consumer_uuid,
-            "asked_by": operation.asked_by,
             "history": [
-                {"at": timestamp(moment(event["at_ms"])), "text": event["text"]}
+                {"at": timestamp_of_ms(event["at_ms"]), "text": event["text"]}
                 for event in operation.history
             ],
-            "links": [self_link(request, self.collection, operation.uuid)],
-            "created_at": timestamp(operation.created_at),
-            "ended_at": timestamp(ended),
+            "ended_at": timestamp_of_ms(operation.ended_ms),
         }

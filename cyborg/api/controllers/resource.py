@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -10,8 +11,10 @@ from typing import Any, ClassVar
 from webob import exc
 
 from cyborg.api import declare, pages, versions
+from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import base, fields
+from cyborg.db import paging
 
 #: HTTP method and number of path segments behind the collection, and the method that serves it.
 _METHODS = {
@@ -61,7 +64,15 @@ class Resource:
                 yield method, f"{_member_path(handler)}/{action}", handler
 
     def view(self, request: Request, row: Any) -> dict[str, Any]:
-        """A row as answers at the newest microversion show it."""
+        """A row as answers show it: what is not told otherwise has the same name in the row."""
+        names = self.kind.names(request.version)
+        told = self.told(request, row)
+        if "links" in names:
+            told["links"] = told.get("links") or [self_link(request, self.collection, row.uuid)]
+        return {name: told[name] if name in told else _plain(getattr(row, name)) for name in names}
+
+    def told(self, request: Request, row: Any) -> dict[str, Any]:
+        """The fields of an answer that are not those of the row."""
         raise NotImplementedError
 
     def views(self, request: Request, rows: Iterable[Any]) -> list[dict[str, Any]]:
@@ -72,10 +83,21 @@ class Resource:
                 body.pop(name, None)
         return shown
 
+    def page(
+        self, request: Request, path: str, key: str, found: Sequence[Any], page: paging.Page
+    ) -> dict[str, Any]:
+        """The list of what is found, under ``key``, with a link to its next page if it has one."""
+        rows, links = pages.cut(request, path, found, page)
+        return {key: self.views(request, rows)} | ({f"{key}_links": links} if links else {})
+
     def _handlers(self, served: Mapping[str, str]) -> dict[str, declare.Declared]:
         return {
             method: getattr(self, name) for method, name in served.items() if hasattr(self, name)
         }
+
+
+def _plain(value: Any) -> Any:
+    return timestamp(value) if isinstance(value, datetime.datetime) else value
 
 
 def lists(
@@ -92,9 +114,7 @@ def lists(
         def get_all(self: Resource, request: Request, given: dict[str, Any]) -> dict[str, Any]:
             wanted, page = pages.read(request, given)
             found = find(self, request, page, **wanted)
-            rows, next_links = pages.cut(request, self.collection, found, page)
-            links = {f"{key}_links": next_links} if next_links else {}
-            return {key: self.views(request, rows), **links}
+            return self.page(request, self.collection, key, found, page)
 
         return declare.operation(rule, answer=fields.page_of(kind, key), **declared)(get_all)
 

@@ -8,7 +8,6 @@ from typing import Any
 from cyborg import liveness
 from cyborg.api import declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
-from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import removals
 from cyborg.api.types import services as types
@@ -51,19 +50,9 @@ class Services(Resource):
         given_up = removal.remove_host(uuid, force=force, reason=reason)
         return removals.answer(given_up)
 
-    def view(self, request: Request, service: liveness.Service) -> dict[str, Any]:
-        """An agent or a conductor."""
+    def told(self, request: Request, service: liveness.Service) -> dict[str, Any]:
+        """The errors of an agent's drivers, and why it does not offer more."""
         return {
-            "uuid": service.uuid,
-            "binary": service.binary,
-            "host": service.host,
-            "hostname": service.hostname,
-            "state": service.state,
-            "last_seen": timestamp(service.last_seen),
             "driver_errors": service.errors,
-            "devices": service.devices,
-            "not_offered": service.not_offered,
             "not_offered_reasons": service.not_offered_reasons or [],
-            "links": [self_link(request, self.collection, service.uuid)],
-            "created_at": timestamp(service.created_at),
         }

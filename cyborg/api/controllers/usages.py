@@ -10,12 +10,11 @@ from typing import Any
 from cyborg import history
 from cyborg.api import declare, versions
 from cyborg.api.controllers.resource import Resource
-from cyborg.api.representation import timestamp
+from cyborg.api.representation import timestamp_of_ms
 from cyborg.api.request import Request
 from cyborg.api.types import usages as types
 from cyborg.common import errors
 from cyborg.policy.rules import usage as policies
-from cyborg.programming.operations import moment
 
 
 class Usages(Resource):
@@ -36,10 +35,9 @@ class Usages(Resource):
         # Another project is as if it had used nothing.
         is_visible = project in {None, request.caller.project_scope or project}
         found = history.sum_uses(project, start, end) if is_visible else []
-        since_ms = history.known_since(request.conf)
         return {
             "usages": [asdict(usage) for usage in found],
-            "known_since": None if since_ms is None else timestamp(moment(since_ms)),
+            "known_since": timestamp_of_ms(history.known_since(request.conf)),
         }
 
 

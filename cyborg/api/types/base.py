@@ -73,6 +73,12 @@ class Object(wsme_types.Base):
         cls._wsme_attr_order = [*dict.fromkeys([*own, *getattr(cls, "_wsme_attr_order", ())])]
 
     @classmethod
+    @functools.cache
+    def names(cls, version: versions.Version) -> tuple[str, ...]:
+        """The names of the properties that the microversion has."""
+        return tuple(each.name for each in wsme_types.list_attributes(cls) if each.is_in(version))
+
+    @classmethod
     def absent(cls, version: versions.Version) -> list[str]:
         """The names of the properties that the microversion does not have."""
         return [each.name for each in wsme_types.list_attributes(cls) if not each.is_in(version)]
