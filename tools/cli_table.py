@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Write what the commands of ``openstack accelerator`` know of the API: its lists.
+"""Write what the commands of ``openstack accelerator`` know of the API: lists, bodies, versions.
 
 The API says itself once, in :mod:`cyborg.api.types`. The commands run where no server is installed,
 so they read this table. A test refuses one that is not up to date.
@@ -29,8 +29,18 @@ _Document = Mapping[str, Any]
 
 
 def table() -> dict[str, Any]:
-    """Each list of the API by its path: the key of its rows, their fields, and the arguments."""
+    """The oldest and the newest microversion, the lists, and what replaces a member of one."""
     documents = [root.described_at(each, with_tokens=False) for each in _VERSIONS]
+    return {
+        "oldest": str(versions.MIN),
+        "newest": str(versions.MAX),
+        "lists": _lists(documents),
+        "replaced": dict(_replaced(documents[-1])),
+    }
+
+
+def _lists(documents: list[_Document]) -> dict[str, Any]:
+    """Each list of the API by its path: the key of its rows, their fields, and the arguments."""
     found = {}
     for path, methods in documents[-1]["paths"].items():
         rows = _rows(documents[-1], methods)
@@ -41,6 +51,15 @@ def table() -> dict[str, Any]:
             arguments = dict(_arguments(documents, path))
             found[name] = {"key": key, "since": since, "fields": fields, "arguments": arguments}
     return found
+
+
+def _replaced(document: _Document) -> Iterator[tuple[str, list[str]]]:
+    """The fields of a request that replaces a member of a collection, by the collection."""
+    for path, methods in document["paths"].items():
+        if "put" in methods:
+            body = methods["put"]["requestBody"]["content"]["application/json"]["schema"]
+            name = path.removeprefix("/v2/").partition("/")[0]
+            yield name, list(_followed(document, body)["properties"])
 
 
 def _rows(document: _Document, methods: _Document) -> tuple[str, list[str]] | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from cyborg.common import errors
+from cyborg.common import errors, microversion
 
 HEADER = "OpenStack-API-Version"
 #: The header's name in a WSGI environment.
@@ -30,7 +30,7 @@ ARQ_PROJECT = Version(2, 1)
 PROFILE_BY_NAME = Version(2, 2)
 DEVICE_STATUS = Version(2, 3)
 #: All that 18.0.0 brings.
-REGULAR = MAX = Version(2, 4)
+REGULAR = MAX = Version(*map(int, microversion.NEWEST.split(".")))
 
 _RANGE = f"The supported version range is: [{MIN}, {MAX}]."
 _UNREADABLE = f"Invalid value for {HEADER} header. {_RANGE}"

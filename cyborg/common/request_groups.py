@@ -38,8 +38,10 @@ ACCEL_KEYS = (
 #: The trait of what is tainted. Cyborg sets it, and forbids it in the groups that Nova reads.
 TAINT = "CUSTOM_CYBORG_TAINTED"
 
-#: A Xilinx card has two functions, and a guest needs both.
-_TWO_HANDLES = ("CUSTOM_FPGA_XILINX", "FPGA")
+#: The trait of Xilinx cards: each has two functions, and a guest needs both.
+TWO_HANDLES = "CUSTOM_FPGA_XILINX"
+#: The resource class of both.
+_TWO_OF = "FPGA"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +104,12 @@ class RequestGroup:
     def classes(self) -> list[str]:
         """The resource class of each ARQ that is made of it."""
         each = [name for name, amount in self.resources.items() for _ in range(amount)]
-        return each + [_TWO_HANDLES[1]] * (self.arqs - len(each))
+        return each + [_TWO_OF] * (self.arqs - len(each))
 
     @property
     def arqs(self) -> int:
         """How many ARQs are made of it."""
-        trait, resource_class = _TWO_HANDLES
-        twice = self.resources.get(resource_class, 0) if trait in self.required else 0
+        twice = self.resources.get(_TWO_OF, 0) if TWO_HANDLES in self.required else 0
         return self.accelerators + twice
 
 

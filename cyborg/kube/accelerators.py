@@ -12,11 +12,10 @@ import requests
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg.common import errors
+from cyborg.common import errors, microversion
 from cyborg.peers import answers, clients
 
 GROUP = "kube"
-_MICROVERSION = "2.4"
 #: What each consumer of ours is, with the name of its host as name.
 CONSUMER_TYPE = "KUBERNETES"
 
@@ -44,8 +43,7 @@ class Api:
         :raises Refused: it is no success
         """
         answer = self._send(method, path, body)
-        if answer.status_code >= HTTPStatus.BAD_REQUEST:
-            raise _refusal(answer)
+        _check(answer)
         return answers.document(answer, dict) if answer.content else None
 
     def find(self, path: str) -> _Document | None:
@@ -56,8 +54,7 @@ class Api:
         answer = self._send("GET", path)
         if answer.status_code == HTTPStatus.NOT_FOUND and _is_cyborgs(answer):
             return None
-        if answer.status_code >= HTTPStatus.BAD_REQUEST:
-            raise _refusal(answer)
+        _check(answer)
         found: _Document = answers.document(answer, dict)
         return found
 
@@ -69,8 +66,7 @@ class Api:
         more = True
         while more:
             answer = self._send("GET", f"/{collection}", query=query)
-            if answer.status_code >= HTTPStatus.BAD_REQUEST:
-                raise _refusal(answer)
+            _check(answer)
             document = answers.document(answer, {collection: [{"uuid": str}]})
             page = document[collection]
             yield from page
@@ -99,7 +95,7 @@ class Api:
         try:
             with answers.within(left):
                 return clients.proxy(self._conf, GROUP).request(
-                    path, method, params=query, microversion=_MICROVERSION, **options
+                    path, method, params=query, microversion=microversion.NEWEST, **options
                 )
         except ka_exc.ClientException as exc:
             raise Refused(f"The accelerator API cannot be used: {exc}") from exc
@@ -111,6 +107,12 @@ def _is_cyborgs(answer: requests.Response) -> bool:
         return "errors" in answer.json()
     except answers.ODD:
         return False
+
+
+def _check(answer: requests.Response) -> None:
+    """Raise Refused if an answer is an error."""
+    if answer.status_code >= HTTPStatus.BAD_REQUEST:
+        raise _refusal(answer)
 
 
 def _refusal(answer: requests.Response) -> Refused:

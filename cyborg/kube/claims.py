@@ -24,15 +24,13 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg.common import errors
+from cyborg.common.allocation_states import ACTIVE, LIVE
 from cyborg.kube import accelerators, inventory, slices
 from cyborg.kube.cluster import Cluster, node_name
 from cyborg.peers import answers
 
 LOG = logging.getLogger(__name__)
 
-#: States of an allocation in which something is held for it, or is about to be.
-LIVE = frozenset({"Claiming", "Binding", "Active"})
-_ACTIVE = "Active"
 #: Seconds between two looks at an allocation that is not active yet.
 _PAUSE = 0.5
 
@@ -198,7 +196,7 @@ def _standing(api: accelerators.Api, consumer: str) -> _Row | None:
 def _await_active(api: accelerators.Api, allocation: _Row, until: float) -> _Row:
     consumer = allocation["uuid"]
     found: _Row | None = allocation
-    while found is not None and found["state"] != _ACTIVE:
+    while found is not None and found["state"] != ACTIVE:
         if found["state"] not in LIVE:
             raise NotPrepared(f"Allocation {consumer} is {found['state']}: {found['state_reason']}")
         if time.monotonic() + _PAUSE > until:

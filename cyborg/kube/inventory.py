@@ -15,6 +15,7 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg.common import program_modes
+from cyborg.common import request_groups as groups
 from cyborg.kube import accelerators
 
 _Row = Mapping[str, Any]
@@ -27,8 +28,6 @@ IN_USE = "in-use"
 #: Keys of Cyborg's attributes that say how it works, and nothing of the hardware.
 _OWN_KEYS = {"rc", "cdi_kind", "board_functions", "pci_address"}
 _TRAIT, _BOARD_FUNCTIONS = "trait", "board_functions"
-#: Of such a board a guest has both functions, and asks by this trait.
-_TWO_HANDLES = "CUSTOM_FPGA_XILINX"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +50,10 @@ class Part:
 
     def group(self) -> dict[str, str]:
         """The request group that one of its accelerators fits, or one board of them."""
-        asked = {
-            f"resources:{self.resource_class}": str(self.unit),
-            "accel:tolerate_taint": "true",
-        }
-        if _TWO_HANDLES in self.traits:
-            asked[f"trait:{_TWO_HANDLES}"] = "required"
+        asked = {f"{groups.RESOURCES}:{self.resource_class}": str(self.unit)}
+        asked[groups.TOLERATE_TAINT] = "true"
+        if groups.TWO_HANDLES in self.traits:
+            asked[f"{groups.TRAIT}:{groups.TWO_HANDLES}"] = groups.REQUIRED
         return asked
 
 
@@ -177,23 +174,19 @@ def _facts(device: _Row, part: _Row) -> dict[str, str | int]:
 
 
 def _closed(host: _Row, device: _Row, part: _Row) -> Iterator[tuple[str, str]]:
-    if device["health"] != "healthy":
-        yield UNHEALTHY, device["health_reason"] or "It is unhealthy."
-    if device["missing"]:
-        yield MISSING, "It is gone from its host."
-    if device["status"] != "enabled":
-        yield DISABLED, device["disabled_reason"] or ""
-    if host["drained"]:
-        yield DRAINED, host["drain_reason"] or ""
-    if host["state"] != "up":
-        yield HOST_DOWN, "The agent of the host does not report."
-    if part["withheld_reason"]:
-        yield WITHHELD, part["withheld_reason"]
-    program = part["program"]
-    if program is not None and program["in_doubt"]:
-        yield PROGRAMMING, ""
-    elif program is not None and _needs_program(program):
-        yield BLANK, ""
+    program = part["program"] or {}
+    doubtful = program.get("in_doubt", False)
+    reasons = {
+        UNHEALTHY: (device["health"] != "healthy", device["health_reason"] or "It is unhealthy."),
+        MISSING: (device["missing"], "It is gone from its host."),
+        DISABLED: (device["status"] != "enabled", device["disabled_reason"]),
+        DRAINED: (host["drained"], host["drain_reason"]),
+        HOST_DOWN: (host["state"] != "up", "The agent of the host does not report."),
+        WITHHELD: (part["withheld_reason"], part["withheld_reason"]),
+        PROGRAMMING: (doubtful, None),
+        BLANK: (program and not doubtful and _needs_program(program), None),
+    }
+    return ((what, why or "") for what, (is_so, why) in reasons.items() if is_so)
 
 
 def _needs_program(program: _Row) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from cyborg.common import errors
+from cyborg.common.allocation_states import LIVE
 from cyborg.kube import accelerators, claims, inventory
 from cyborg.kube.cluster import Cluster, Unanswered, node_name
 
@@ -53,7 +54,7 @@ class Leases:
         held = {
             each["uuid"]
             for each in inventory.own_allocations(self._conf, self._api)
-            if each["state"] in claims.LIVE
+            if each["state"] in LIVE
         }
         live = self._live()
         for consumer in ((self._known or set()) - held) & (live or {}).keys():

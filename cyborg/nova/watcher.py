@@ -18,6 +18,7 @@ import oslo_messaging as messaging
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
+from cyborg.common.microversion import NEWEST
 from cyborg.nova import PROFILE_OF_FLAVOR
 from cyborg.peers import clients
 from cyborg.rpc import intake
@@ -28,8 +29,6 @@ GROUP = "nova_watcher"
 EVENT = "compute_task.build_instances.error"
 #: What nova-scheduler raises if no host has room, as it arrives in nova-conductor.
 NO_VALID_HOST = ("NoValidHost", "NoValidHost_Remote")
-#: The first microversion with misses.
-_MICROVERSION = "2.4"
 _CLOSE_GRACE = 2.0
 
 
@@ -76,7 +75,7 @@ def report(conf: cfg.ConfigOpts, profile: str) -> None:
     """Report the misses of a device profile; a failure is logged."""
     try:
         answer = clients.proxy(conf, GROUP).post(
-            "/function_misses", json={"device_profile_name": profile}, microversion=_MICROVERSION
+            "/function_misses", json={"device_profile_name": profile}, microversion=NEWEST
         )
     except ka_exc.ClientException as exc:
         LOG.warning("A miss of device profile %s is not reported: %s", profile, exc)

@@ -25,13 +25,14 @@ from nova.scheduler import filters, weights
 from nova.scheduler import utils as scheduler_utils
 from oslo_config import cfg
 
+from cyborg.common.microversion import NEWEST
+
 LOG = logging.getLogger(__name__)
 
 CONF = nova.conf.CONF
 GROUP = "cyborg_weigher"
 #: Nova's groups: how the API is reached, and the user that asks.
 _ENDPOINT, _USER = "cyborg", "service_user"
-_MICROVERSION = "2.4"
 #: How Nova calls the groups of a flavor's device profile, before their numbers.
 _GROUP = "device_profile_"
 #: The attribute in which a request spec keeps the order of the server that it is for.
@@ -128,7 +129,7 @@ class _Asker:
             self._adapter = self._adapter or _adapter()
             answer = self._adapter.get(
                 f"/device_profiles/{profile}/candidates",
-                microversion=_MICROVERSION,
+                microversion=NEWEST,
                 timeout=CONF[GROUP].timeout,
                 headers={"Accept-Encoding": "identity"},
                 raise_exc=False,

@@ -15,15 +15,11 @@ class List(command.Lister):
     short = ("uuid", "state", "device_profile_name", "instance_uuid", "attach_handle_info")
 
 
-class Show(command.ShowOne):
+class Show(command.Show):
     """Show an accelerator request (ARQ), and why it is in its state."""
 
+    collection = "accelerator_requests"
     argument = ("accelerator_request", "Uuid")
-
-    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
-        """Show it."""
-        path = f"/accelerator_requests/{parsed_args.accelerator_request}"
-        return command.fields(self.api.call("GET", path))
 
 
 class Release(removals.Removal):
@@ -34,12 +30,10 @@ class Release(removals.Removal):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the ARQ."""
         removals.add_force(parser)
-        parser.add_argument("--reason", metavar="<text>", help="Why; kept in the history")
+        command.add_reason(parser, "Why; kept in the history")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Free it."""
         self.api.need()
         path = f"/accelerator_requests/{parsed_args.accelerator_request}/release"
-        if parsed_args.reason is None:
-            return self.remove(parsed_args, "POST", path)
-        return self.remove(parsed_args, "POST", path, {"reason": parsed_args.reason})
+        return self.remove(parsed_args, "POST", path, command.reason(parsed_args))

@@ -8,6 +8,7 @@ import uuid
 from typing import Any
 
 from cyborg.osc import command
+from cyborg.osc.api import Api
 
 #: How an argument may name a consumer.
 _WHO = "Uuid, or name if no other consumer has it"
@@ -21,15 +22,12 @@ class List(command.Lister):
     short = ("uuid", "consumer", "state", "hosts", "lease_ends_at")
 
 
-class Show(command.ShowOne):
+class Show(command.Show):
     """Show what a consumer has."""
 
+    collection = "allocations"
     argument = ("consumer", _WHO)
-
-    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
-        """Show it."""
-        consumer = self.api.consumer_uuid(parsed_args.consumer)
-        return command.fields(self.api.call("GET", f"/allocations/{consumer}"))
+    find = Api.consumer_uuid
 
 
 class Create(command.ShowOne):
@@ -108,11 +106,10 @@ class Renew(command.ShowOne):
 class Delete(command.Command):
     """Give back what consumers have."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what it is about."""
-        parser.add_argument("consumers", metavar="<consumer>", nargs="+", help=_WHO)
+    argument = ("consumer", _WHO)
+    nargs = "+"
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Give it back."""
-        for consumer in [self.api.consumer_uuid(text) for text in parsed_args.consumers]:
+        for consumer in [self.api.consumer_uuid(text) for text in parsed_args.consumer]:
             self.api.call("DELETE", f"/allocations/{consumer}")

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import itertools
+import json
+import time
 import urllib.parse
 import uuid
 from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import Any
 
 from keystoneauth1 import discover
@@ -14,8 +17,15 @@ from openstack import exceptions as sdk_exceptions
 from openstack import utils as sdk_utils
 from osc_lib import exceptions
 
-#: The newest microversion that these commands know.
-NEWEST = "2.4"
+#: What these commands know of the API; ``tools/cli_table.py`` has written it.
+TABLE: Mapping[str, Any] = json.loads(
+    resources.files("cyborg.osc").joinpath("lists.json").read_text()
+)
+#: The oldest microversion, which a server that does not say has, and the newest one known here.
+OLDEST, NEWEST = TABLE["oldest"], TABLE["newest"]
+
+#: Seconds between two looks at what is waited for.
+_POLL = 1
 
 Row = dict[str, Any]
 
@@ -30,10 +40,11 @@ class Api:
         self.microversion: str | None = chosen or sdk_utils.maximum_supported_microversion(
             self._proxy, NEWEST
         )
+        self._used = self.microversion or OLDEST
 
     def has_all(self) -> bool:
         """Whether requests are sent at the newest microversion, or at a newer one."""
-        used = discover.normalize_version_number(self.microversion or "2.0")
+        used = discover.normalize_version_number(self._used)
         return bool(used >= discover.normalize_version_number(NEWEST))
 
     def need(self, *versions: str) -> None:
@@ -41,13 +52,13 @@ class Api:
 
         :raises CommandError: one of them does not
         """
-        if {*versions} != {"2.0"} and not self.has_all():
+        if {*versions} != {OLDEST} and not self.has_all():
             if self.microversion is None:
                 # It has not said what it serves, which has other reasons than its age.
                 self.call("GET", "/")
             raise exceptions.CommandError(
                 f"This needs microversion {NEWEST} of the accelerator API, and "
-                f"{self.microversion or '2.0'} is used. Leave out --os-accelerator-api-version, or "
+                f"{self._used} is used. Leave out --os-accelerator-api-version, or "
                 "ask your administrator for a newer server."
             )
 
@@ -73,6 +84,12 @@ class Api:
             return response.json() if response.content else None
         except ValueError as exc:
             raise exceptions.CommandError(f"{response.url} is no accelerator API.") from exc
+
+    def looks(self, path: str) -> Iterator[Row]:
+        """What is at a path, again and again."""
+        while True:
+            yield self.call("GET", path)
+            time.sleep(_POLL)
 
     def list(
         self, collection: str, query: Mapping[str, Any] | None = None, key: str | None = None

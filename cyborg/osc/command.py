@@ -8,24 +8,22 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import resources
 from typing import Any, ClassVar, NamedTuple
 
 from cliff import columns as cliff_columns
 from osc_lib.command import command
 
 from cyborg.osc import fitting
-from cyborg.osc.api import Api, Row
+from cyborg.osc.api import TABLE, Api, Row
 
 Shown = tuple[Sequence[str], Iterable[Any]]
 
 #: How an option or an argument may name a device.
 DEVICE = "Uuid, or name of one of its deployables"
 
-#: Each list of the API by its path; ``tools/cli_table.py`` has written it.
-LISTS: Mapping[str, Any] = json.loads(
-    resources.files("cyborg.osc").joinpath("lists.json").read_text()
-)
+#: Each list of the API by its path, and the fields of what replaces a member of a collection.
+LISTS: Mapping[str, Any] = TABLE["lists"]
+REPLACED: Mapping[str, Sequence[str]] = TABLE["replaced"]
 
 #: As the API writes a time.
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
@@ -70,8 +68,9 @@ class Empty(cliff_columns.FormattableColumn[None]):
 class Command(command.Command):
     """A command with the accelerator API."""
 
-    #: The argument that names what it is about, and its help; a subclass may add others.
+    #: The argument that names what it is about, its help, and ``+`` if it may name several.
     argument: ClassVar[tuple[str, str] | None] = None
+    nargs: ClassVar[str | None] = None
 
     @functools.cached_property
     def api(self) -> Api:
@@ -83,7 +82,8 @@ class Command(command.Command):
         parser = super().get_parser(prog_name)
         if self.argument is not None:
             name, text = self.argument
-            parser.add_argument(name, metavar=f"<{name.replace('_', '-')}>", help=text)
+            metavar = f"<{name.replace('_', '-')}>"
+            parser.add_argument(name, metavar=metavar, nargs=self.nargs, help=text)
         self.add_arguments(parser)
         return parser
 
@@ -103,6 +103,20 @@ class _Fitting(Command):
 
 class ShowOne(_Fitting, command.ShowOne):
     """A command that shows one thing."""
+
+
+class Show(ShowOne):
+    """A command that shows a member of a collection."""
+
+    collection: ClassVar[str]
+    argument: ClassVar[tuple[str, str]]
+    #: What finds the name in a path of what the argument names.
+    find: ClassVar[Callable[[Api, str], str]] = lambda _api, text: text
+
+    def take_action(self, parsed_args: argparse.Namespace) -> Shown:
+        """Show it."""
+        name = type(self).find(self.api, getattr(parsed_args, self.argument[0]))
+        return fields(self.api.call("GET", f"/{self.collection}/{name}"))
 
 
 class _Fitted(command.Lister):
@@ -171,8 +185,7 @@ class Lister(_Fitting, _Fitted):
         for_people = parsed.formatter == "table" and not (parsed.columns or parsed.long)
         rest = (name for name in LISTS[self.collection]["fields"] if name not in self.short)
         columns = self.short if for_people else (*self.short, *rest)
-        rows = self.rows(parsed)
-        return columns, [tuple(shown(row.get(name)) for name in columns) for row in rows]
+        return table(columns, self.rows(parsed))
 
     def rows(self, parsed: argparse.Namespace) -> Iterator[Row]:
         """The rows that are wanted."""
@@ -228,6 +241,29 @@ def asked(api: Api, known: Mapping[str, Any], parsed: argparse.Namespace) -> dic
 def option(name: str) -> str:
     """The option for a field of the API."""
     return "--" + name.replace("_", "-")
+
+
+def add_reason(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add ``--reason``."""
+    parser.add_argument("--reason", metavar="<text>", help=text)
+
+
+def reason(parsed: argparse.Namespace) -> dict[str, str] | None:
+    """The body of a request that may have a reason."""
+    return None if parsed.reason is None else {"reason": parsed.reason}
+
+
+def add_choice(group: Any, dest: str, **choices: str) -> None:
+    """Add an option without a value for each of the choices, with its help, to a group."""
+    for choice, text in choices.items():
+        group.add_argument(
+            f"--{choice}", dest=dest, action="store_const", const=choice, help=text
+        )
+
+
+def table(columns: Sequence[str], rows: Iterable[Row]) -> Shown:
+    """These columns of some rows."""
+    return columns, [tuple(shown(row.get(name)) for name in columns) for row in rows]
 
 
 def shown(value: Any) -> Any:

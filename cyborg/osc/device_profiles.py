@@ -13,9 +13,6 @@ from osc_lib import exceptions
 from cyborg.osc import command
 from cyborg.osc.api import Row
 
-#: What a request says of a profile.
-_SENT = ("name", "description", "groups", "visibility", "projects", "extra")
-
 
 class List(command.Lister):
     """List device profiles."""
@@ -85,27 +82,18 @@ class Set(command.ShowOne):
         either.add_argument("--groups", metavar="<groups>", type=_groups, help="New groups, JSON")
         _add_group(either)
         either = parser.add_mutually_exclusive_group()
-        either.add_argument(
-            "--private",
-            dest="visibility",
-            action="store_const",
-            const="private",
-            help="Show it to some projects only",
-        )
-        either.add_argument(
-            "--public",
-            dest="visibility",
-            action="store_const",
-            const="public",
-            help="Show it to all projects",
+        command.add_choice(
+            either,
+            "visibility",
+            private="Show it to some projects only",
+            public="Show it to all projects",
         )
         _add_projects(parser, "Share it with this project too (may be repeated)")
         _add_extra(parser)
         either = parser.add_mutually_exclusive_group()
-        for action, text in (("enable", "Permit new requests"), ("disable", "Refuse new ones")):
-            either.add_argument(
-                f"--{action}", dest="state", action="store_const", const=action, help=text
-            )
+        command.add_choice(
+            either, "state", enable="Permit new requests", disable="Refuse new ones"
+        )
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Change it."""
@@ -159,16 +147,13 @@ class Unset(command.ShowOne):
 class Delete(command.Command):
     """Delete device profiles that no accelerator request uses."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what it is about."""
-        parser.add_argument(
-            "device_profiles", metavar="<device-profile>", nargs="+", help="Name or uuid"
-        )
+    argument = ("device_profile", "Name or uuid")
+    nargs = "+"
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete all that can be."""
         refused = []
-        for text in parsed_args.device_profiles:
+        for text in parsed_args.device_profile:
             try:
                 self.api.call("DELETE", f"/device_profiles/{text}")
             except exceptions.CommandError as exc:
@@ -194,23 +179,22 @@ class Candidates(command.Table):
             f"/device_profiles/{parsed_args.device_profile}/candidates",
             query={"limit": parsed_args.limit},
         )
-        found = answer["candidates"]
         if answer.get("reason"):
             sys.stderr.write(f"{command.printable(answer['reason'])}\n")
         columns = ("hostname", "group", "deployable_uuid", "preferred", "reprogram")
-        rows: list[dict[str, Any]] = [
+        rows = [
             {"hostname": candidate["hostname"], **group}
-            for candidate in found
+            for candidate in answer["candidates"]
             for group in candidate["groups"]
         ]
-        return columns, [tuple(command.shown(row[name]) for name in columns) for row in rows]
+        return command.table(columns, rows)
 
 
 def _present(show: command.ShowOne, text: str) -> Row:
     """The profile as a request to replace it says it."""
     show.api.need()
     profile: Row = show.api.call("GET", f"/device_profiles/{text}")
-    return {name: profile.get(name, []) for name in _SENT}
+    return {name: profile.get(name, []) for name in command.REPLACED["device_profiles"]}
 
 
 def _replace(show: command.ShowOne, text: str, body: Row) -> command.Shown:

@@ -9,6 +9,7 @@ from typing import ClassVar
 from osc_lib import exceptions
 
 from cyborg.osc import command, removals
+from cyborg.osc.api import Api
 
 
 class List(command.Lister):
@@ -18,44 +19,31 @@ class List(command.Lister):
     short = ("uuid", "type", "vendor", "hostname", "address", "status", "health")
 
 
-class Show(command.ShowOne):
+class Show(command.Show):
     """Show a device."""
 
+    collection = "devices"
     argument = ("device", command.DEVICE)
-
-    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
-        """Show it."""
-        uuid = self.api.device_uuid(parsed_args.device)
-        return command.fields(self.api.call("GET", f"/devices/{uuid}"))
+    find = Api.device_uuid
 
 
 class Set(command.Command):
     """Take devices out of service or put them back; keep them from most guests or end that."""
 
+    argument = ("device", command.DEVICE)
+    nargs = "+"
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what it is about."""
-        parser.add_argument("devices", metavar="<device>", nargs="+", help=command.DEVICE)
-        either = parser.add_mutually_exclusive_group(required=True)
-        either.add_argument(
-            "--disable",
-            dest="action",
-            action="store_const",
-            const="disable",
-            help="Take it out of service; a guest that has it keeps it",
+        """Add what is done, and why."""
+        command.add_choice(
+            parser.add_mutually_exclusive_group(required=True),
+            "action",
+            disable="Take it out of service; a guest that has it keeps it",
+            enable="Offer it again",
+            taint="Taint it: only profiles with accel:tolerate_taint get it",
+            untaint="Give it to every profile again",
         )
-        either.add_argument(
-            "--enable", dest="action", action="store_const", const="enable", help="Offer it again"
-        )
-        for action, text in (
-            ("taint", "Taint it: only profiles with accel:tolerate_taint get it"),
-            ("untaint", "Give it to every profile again"),
-        ):
-            either.add_argument(
-                f"--{action}", dest="action", action="store_const", const=action, help=text
-            )
-        parser.add_argument(
-            "--reason", metavar="<text>", help="Why that is done; kept, and shown to others"
-        )
+        command.add_reason(parser, "Why that is done; kept, and shown to others")
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Do it."""
@@ -64,8 +52,8 @@ class Set(command.Command):
             self.api.need()
         if reason is not None and action not in {"disable", "taint"}:
             raise exceptions.CommandError("Give --reason with --disable or --taint only.")
-        body = None if reason is None else {"reason": reason}
-        for uuid in [self.api.device_uuid(text) for text in parsed_args.devices]:
+        body = command.reason(parsed_args)
+        for uuid in [self.api.device_uuid(text) for text in parsed_args.device]:
             self.api.call("POST", f"/devices/{uuid}/{action}", body=body)
 
 
@@ -95,7 +83,7 @@ class Delete(removals.Removal):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the device."""
         removals.add_force(parser)
-        removals.add_reason(parser)
+        command.add_reason(parser, "Why; the history keeps it")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Remove it."""

@@ -11,16 +11,7 @@ from cyborg.osc import command
 from cyborg.osc.api import Row
 
 #: What a request says of a pool.
-_SENT = (
-    "name",
-    "description",
-    "function_id",
-    "image_uuid",
-    "hosts",
-    "traits",
-    "free",
-    "max_devices",
-)
+_SENT = command.REPLACED["function_pools"]
 
 
 class List(command.Lister):
@@ -68,7 +59,7 @@ class Create(command.ShowOne):
 
     def given(self, parsed: argparse.Namespace) -> dict[str, Any]:
         """The fields that are given, as a request says them."""
-        given = {name: getattr(parsed, name) for name in _SENT[1:] if name != "image_uuid"}
+        given = {name: getattr(parsed, name, None) for name in _SENT if name != "name"}
         given["image_uuid"] = parsed.image and self.api.image_uuid(parsed.image)
         return {name: value for name, value in given.items() if value is not None}
 
@@ -104,13 +95,12 @@ class Set(Create):
 class Delete(command.Command):
     """Delete function pools; what is programmed stays so."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what it is about."""
-        parser.add_argument("pools", metavar="<pool>", nargs="+", help="Name or uuid")
+    argument = ("pool", "Name or uuid")
+    nargs = "+"
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete them."""
-        for uuid in [self.api.pool(text)["uuid"] for text in parsed_args.pools]:
+        for uuid in [self.api.pool(text)["uuid"] for text in parsed_args.pool]:
             self.api.call("DELETE", f"/function_pools/{uuid}")
 
 
@@ -131,7 +121,7 @@ class Miss(command.Table):
         profile, function = parsed_args.device_profile, parsed_args.function_id
         body = {"device_profile_name": profile} if profile else {"function_id": function}
         found = self.api.call("POST", "/function_misses", body=body)["function_pools"]
-        return ("uuid", "name"), [(pool["uuid"], pool["name"]) for pool in found]
+        return command.table(("uuid", "name"), found)
 
 
 def _add_fields(parser: argparse.ArgumentParser, *, needed: bool) -> None:

@@ -45,6 +45,6 @@ class Usages(command.Table):
             "all_projects": parsed_args.all_projects,
         }
         answer = self.api.call("GET", "/usages", query=query)
-        columns = ("project_id", "resource_class", "in_use", "hours", "known_since")
+        columns = (*command.LISTS["usages"]["fields"], "known_since")
         rows = [{**row, "known_since": answer["known_since"]} for row in answer["usages"]]
-        return columns, [tuple(command.shown(row[name]) for name in columns) for row in rows]
+        return command.table(columns, rows)

@@ -8,11 +8,8 @@ import urllib.parse
 
 from cyborg.osc import command
 
-_COLUMNS = command.LISTS["hosts/{host}/keys"]["fields"]
-
-
-def _add_host(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("host", metavar="<host>", help="Name of the host")
+#: The argument of each command.
+_HOST = ("host", "Name of the host")
 
 
 def _path(host: str) -> str:
@@ -22,9 +19,10 @@ def _path(host: str) -> str:
 class Enroll(command.ShowOne):
     """Enrol a public key of a host; messages signed with it are trusted."""
 
+    argument = _HOST
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the host and the key."""
-        _add_host(parser)
+        """Add the key."""
         parser.add_argument(
             "key", metavar="<public-key>", help="What cyborg-agent key prints on the host"
         )
@@ -46,23 +44,22 @@ class Enroll(command.ShowOne):
 class List(command.Table):
     """List the keys of a host."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the host."""
-        _add_host(parser)
+    argument = _HOST
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """List them."""
         self.api.need()
         found = self.api.call("GET", _path(parsed_args.host))["keys"]
-        return _COLUMNS, [tuple(command.shown(row[name]) for name in _COLUMNS) for row in found]
+        return command.table(command.LISTS["hosts/{host}/keys"]["fields"], found)
 
 
 class Revoke(command.Command):
     """Revoke a key of a host; messages signed with it are refused."""
 
+    argument = _HOST
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what it is about."""
-        _add_host(parser)
+        """Add which keys."""
         which = parser.add_mutually_exclusive_group(required=True)
         which.add_argument("--key", metavar="<fingerprint>", help="Revoke this key")
         which.add_argument("--all", action="store_true", help="Revoke every key of the host")

@@ -5,109 +5,88 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 import urllib.parse
-from typing import Any
+from typing import Any, ClassVar
 
 from cliff import columns as cliff_columns
 
 from cyborg.osc import command
 from cyborg.osc.api import Api, Row
 
-#: Seconds between two looks at a host that is drained.
-_POLL = 1
-
 
 class _Host(command.ShowOne):
     argument = ("host", "Name of the host")
+    #: What is done to the host, if anything, and whether a reason may be given.
+    action: ClassVar[str | None] = None
+    takes_reason: ClassVar[bool] = False
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the reason."""
+        if self.takes_reason:
+            command.add_reason(parser, "Why; kept, and shown to others")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Ask, and show the host."""
         self.api.need()
         path = f"/hosts/{urllib.parse.quote(parsed_args.host, safe='')}"
-        return _shown(self.ask(path, parsed_args))
-
-    def ask(self, path: str, parsed: argparse.Namespace) -> Row:
-        """The host after the request."""
-        raise NotImplementedError
+        if self.action is None:
+            return _shown(self.api.call("GET", path))
+        body = command.reason(parsed_args) if self.takes_reason else None
+        host: Row = self.api.call("POST", f"{path}/{self.action}", body=body)
+        waits = getattr(parsed_args, "wait", False)
+        return _shown(_empty(self.api, path) if waits else host)
 
 
 class Show(_Host):
     """Show whether a host is drained, and who uses its accelerators."""
 
-    def ask(self, path: str, parsed: argparse.Namespace) -> Row:
-        """The host."""
-        return _get(self.api, path)
-
 
 class Drain(_Host):
     """Give out no accelerator of a host any more; servers keep what they have."""
 
+    action = "drain"
+    takes_reason = True
+
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the reason and the wait."""
         super().add_arguments(parser)
-        parser.add_argument("--reason", metavar="<text>", help="Why; kept, and shown to others")
         parser.add_argument(
             "--wait",
             action="store_true",
             help="Wait until nobody uses its accelerators, and none is being programmed",
         )
 
-    def ask(self, path: str, parsed: argparse.Namespace) -> Row:
-        """The host, when nobody uses it if that is waited for."""
-        body = None if parsed.reason is None else {"reason": parsed.reason}
-        host: Row = self.api.call("POST", f"{path}/drain", body=body)
-        return _empty(self.api, path, host) if parsed.wait else host
-
 
 class Undrain(_Host):
     """Give the accelerators of a drained host out again."""
 
-    def ask(self, path: str, parsed: argparse.Namespace) -> Row:
-        """The host afterwards."""
-        host: Row = self.api.call("POST", f"{path}/undrain")
-        return host
+    action = "undrain"
 
 
 class Taint(_Host):
     """Taint a host: only profiles with accel:tolerate_taint get its accelerators."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the reason."""
-        super().add_arguments(parser)
-        parser.add_argument("--reason", metavar="<text>", help="Why; kept, and shown to others")
-
-    def ask(self, path: str, parsed: argparse.Namespace) -> Row:
-        """The host afterwards."""
-        body = None if parsed.reason is None else {"reason": parsed.reason}
-        host: Row = self.api.call("POST", f"{path}/taint", body=body)
-        return host
+    action = "taint"
+    takes_reason = True
 
 
 class Untaint(_Host):
     """Give the accelerators of a tainted host to every profile again."""
 
-    def ask(self, path: str, parsed: argparse.Namespace) -> Row:
-        """The host afterwards."""
-        host: Row = self.api.call("POST", f"{path}/untaint")
-        return host
+    action = "untaint"
 
 
-def _get(api: Api, path: str) -> Row:
-    host: Row = api.call("GET", path)
-    return host
-
-
-def _empty(api: Api, path: str, host: Row) -> Row:
+def _empty(api: Api, path: str) -> Row:
     """The host when nobody uses or programs it; each change is written to stderr."""
-    shown = None
-    while (left := _left(host)) and host["drained"]:
-        if left != shown:
-            shown = left
+    told = None
+    for host in api.looks(path):
+        left = _left(host)
+        if not (left and host["drained"]):
+            break
+        if left != told:
+            told = left
             sys.stderr.write(f"{left} {host['name']}\n")
             sys.stderr.flush()
-        time.sleep(_POLL)
-        host = _get(api, path)
     return host
 
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 
 from cliff import columns as cliff_columns
 from osc_lib import exceptions
 
 from cyborg.osc import command
 from cyborg.osc.api import Api, Row
-
-#: Seconds between two looks at an operation.
-_POLL = 1
 
 
 class List(command.Lister):
@@ -44,14 +40,13 @@ class Show(command.ShowOne):
 class Cancel(command.Command):
     """Cancel operations before their write has begun."""
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add what it is about."""
-        parser.add_argument("operations", metavar="<operation>", nargs="+", help="Uuid")
+    argument = ("operation", "Uuid")
+    nargs = "+"
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Cancel them."""
         self.api.need()
-        for uuid in parsed_args.operations:
+        for uuid in parsed_args.operation:
             self.api.call("DELETE", f"/operations/{uuid}")
 
 
@@ -74,15 +69,13 @@ def wait(api: Api, uuid: str) -> Row:
     :raises CommandError: it failed
     """
     printed = 0
-    while True:
-        operation: Row = api.call("GET", f"/operations/{uuid}")
+    for operation in api.looks(f"/operations/{uuid}"):
         for event in operation["history"][printed:]:
             sys.stderr.write(f"{event['at'][11:19]} {event['text']}\n")
         sys.stderr.flush()
         printed = len(operation["history"])
         if operation["ended_at"] is not None:
             break
-        time.sleep(_POLL)
     if operation["error"] is not None:
         raise exceptions.CommandError(f"Operation {uuid} failed: {operation['error']}")
     return operation

@@ -18,11 +18,6 @@ def add_force(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_reason(parser: argparse.ArgumentParser) -> None:
-    """Add ``--reason``, which a removal of hardware may have."""
-    parser.add_argument("--reason", metavar="<text>", help="Why; the history keeps it")
-
-
 class Removal(command.Table):
     """A command that lists what was given up."""
 

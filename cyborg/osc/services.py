@@ -18,17 +18,6 @@ class List(command.Lister):
     short = ("uuid", "binary", "host", "state", "last_seen")
 
 
-class Show(command.ShowOne):
-    """Show an agent or a conductor."""
-
-    argument = ("service", "Uuid, or host of an agent")
-
-    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
-        """Show it."""
-        uuid = _uuid(self.api, parsed_args.service)
-        return command.fields(self.api.call("GET", f"/services/{uuid}"))
-
-
 class Delete(removals.Removal):
     """Remove the record of a host that is down for good."""
 
@@ -37,7 +26,7 @@ class Delete(removals.Removal):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the service."""
         removals.add_force(parser)
-        removals.add_reason(parser)
+        command.add_reason(parser, "Why; the history keeps it")
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Remove it."""
@@ -52,3 +41,11 @@ def _uuid(api: Api, text: str) -> str:
     for row in api.list("services", {"host": text, "binary": "cyborg-agent"}):
         return str(row["uuid"])
     raise exceptions.CommandError(f"No service has the uuid '{text}', and no agent that host.")
+
+
+class Show(command.Show):
+    """Show an agent or a conductor."""
+
+    collection = "services"
+    argument = ("service", "Uuid, or host of an agent")
+    find = _uuid
