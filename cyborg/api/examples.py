@@ -42,20 +42,26 @@ def _example(schema: Mapping[str, Any], name: str, likely: list[Any]) -> Any:
     if "properties" not in schema:
         schema = schema.get("else", schema)
     if schema.get("type") == "array":
-        items = likely[0] if likely and isinstance(likely[0], list) else [None]
-        known = [[each] if each is not None else likely for each in items]
-        return [_example(schema["items"], name, each) for each in known]
+        return list(_items(schema["items"], name, likely))
     permits = jsonschema.Draft202012Validator(
         schema, format_checker=jsonschema.FormatChecker()
     ).is_valid
-    if "properties" in schema:
-        objects = [each for each in likely if isinstance(each, dict)] or _OBJECTS
-        by_likeness = sorted(objects, key=lambda each: _unlike(schema, each))
-        made: Iterator[Any] = (_cut(schema, each) for each in by_likeness)
-    else:
-        named = (each[name] for each in _OBJECTS if name in each)
-        made = iter([*likely, *named])
-    return next(filter(permits, made), None)
+    return next(filter(permits, _made(schema, name, likely)), None)
+
+
+def _items(schema: Mapping[str, Any], name: str, likely: list[Any]) -> Iterator[Any]:
+    for each in likely[0] if likely and isinstance(likely[0], list) else [None]:
+        yield _example(schema, name, likely if each is None else [each])
+
+
+def _made(schema: Mapping[str, Any], name: str, likely: list[Any]) -> Iterator[Any]:
+    """What may be an example, the likeliest first."""
+    if "properties" not in schema:
+        yield from (*likely, *(each[name] for each in _OBJECTS if name in each))
+        return
+    objects = [each for each in likely if isinstance(each, dict)] or _OBJECTS
+    for each in sorted(objects, key=lambda each: _unlike(schema, each)):
+        yield _cut(schema, each)
 
 
 def _unlike(schema: Mapping[str, Any], sample: Mapping[str, Any]) -> float:

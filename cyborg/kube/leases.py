@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from oslo_config import cfg
@@ -57,11 +58,7 @@ class Leases:
             if each["state"] in LIVE
         }
         live = self._live()
-        for consumer in ((self._known or set()) - held) & (live or {}).keys():
-            LOG.error(
-                "Claim %s has no devices of this node any more: end its pods, others may get these",
-                (live or {})[consumer].name,
-            )
+        self._tell_lost(held, live or {})
         for consumer in held:
             if live is None or consumer in live:
                 self._gone.discard(consumer)
@@ -80,6 +77,13 @@ class Leases:
             # The pod of a claim that has nothing may only be starting, or the devices were lost
             # while nobody looked; by the second look it would have started.
             self._known = held | {uuid for uuid, claim in live.items() if claim.is_in_use}
+
+    def _tell_lost(self, held: set[str], live: Mapping[str, _Claim]) -> None:
+        for consumer in ((self._known or set()) - held) & live.keys():
+            LOG.error(
+                "Claim %s has no devices of this node any more: end its pods, others may get these",
+                live[consumer].name,
+            )
 
     @property
     def _last(self) -> int:

@@ -70,6 +70,17 @@ class Publisher:
         if is_whole and all(self._is_right(name, wanted[name], found[name]) for name in wanted):
             return False
         generation = max(generations, default=0) + 1
+        self._write(wanted, found, generation)
+        for name in found.keys() - wanted.keys():
+            self._cluster.delete_slice(name)
+        self._stored = {name: self._stored[name] for name in wanted}
+        LOG.info("Generation %d of the devices of node %s is published", generation, self._node)
+        return True
+
+    def _write(
+        self, wanted: Mapping[str, Spec], found: Mapping[str, Spec], generation: int
+    ) -> None:
+        """Write all slices, after it was tried whether the server permits each of them."""
         owner = {
             "apiVersion": "v1",
             "kind": "Node",
@@ -89,11 +100,6 @@ class Publisher:
         for name, document in documents.items():
             stored = self._send(document, is_new=name not in found)
             self._note(name, wanted[name], stored)
-        for name in found.keys() - wanted.keys():
-            self._cluster.delete_slice(name)
-        self._stored = {name: self._stored[name] for name in wanted}
-        LOG.info("Generation %d of the devices of node %s is published", generation, self._node)
-        return True
 
     def _is_right(self, name: str, wanted: Spec, found: Mapping[str, Any]) -> bool:
         plain = _plain(found["spec"])

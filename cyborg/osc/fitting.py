@@ -38,16 +38,11 @@ class Fitted(base.ListFormatter):
         """Write the list."""
         rows = list(data)
         width = utils.terminal_width()
-        if parsed_args.max_width > 0 or width is None or not rows:
-            self._plain.emit_list(column_names, rows, stdout, parsed_args)
-            return
         cells = [[_text(value) for value in row] for row in rows]
         columns = list(zip(column_names, *cells, strict=True))
-        usable = width - 1 - 3 * len(columns)
-        whole = [max(len(line) for cell in each for line in cell.splitlines() or [""])
-                 for each in columns]  # fmt: skip
-        words = [_longest_word(each) for each in columns]
-        if sum(whole) <= usable:
+        usable = (width or 0) - 1 - 3 * len(columns)
+        whole, words = list(map(_longest_line, columns)), list(map(_longest_word, columns))
+        if parsed_args.max_width > 0 or width is None or not rows or sum(whole) <= usable:
             self._plain.emit_list(column_names, rows, stdout, parsed_args)
         elif sum(words) <= usable:
             stdout.write(_table(column_names, cells, _widths(words, whole, usable)) + "\n")
@@ -61,6 +56,10 @@ class Fitted(base.ListFormatter):
 def _text(value: Any) -> str:
     is_own = isinstance(value, cliff_columns.FormattableColumn)
     return str(value.human_readable() if is_own else value)
+
+
+def _longest_line(cells: Iterable[str]) -> int:
+    return max((len(line) for cell in cells for line in cell.splitlines()), default=0)
 
 
 def _longest_word(cells: Iterable[str]) -> int:

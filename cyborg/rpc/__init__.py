@@ -11,7 +11,8 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import oslo_messaging as messaging
 from oslo_config import cfg
@@ -177,10 +178,7 @@ def report(conf: cfg.ConfigOpts, host_report: HostReport) -> None:
 
     :raises ReportFailed: it is not known to be stored
     """
-    try:
-        answer = _client(conf).report(host_report)
-    except errors.CyborgError as exc:
-        raise ReportFailed(str(exc)) from exc
+    answer = _reported(conf, "report", host_report)
     if "failed" in answer:
         raise ReportFailed(f"the conductor failed: {answer['failed']}")
 
@@ -192,11 +190,16 @@ def report_unchanged(conf: cfg.ConfigOpts, host_report: UnchangedReport) -> bool
 
     :raises ReportFailed: it is not known whether that is noted
     """
+    return bool(_reported(conf, "report_unchanged", host_report).get("stored"))
+
+
+def _reported(
+    conf: cfg.ConfigOpts, method: str, said: HostReport | UnchangedReport
+) -> Mapping[str, Any]:
     try:
-        answer = _client(conf).report_unchanged(host_report)
+        return _client(conf).report(method, said)
     except errors.CyborgError as exc:
         raise ReportFailed(str(exc)) from exc
-    return bool(answer.get("stored"))
 
 
 def permit_write(conf: cfg.ConfigOpts, request: WriteRequest) -> float:
@@ -206,7 +209,7 @@ def permit_write(conf: cfg.ConfigOpts, request: WriteRequest) -> float:
     :raises NoPermit: there is no answer, or none that says
     """
     try:
-        answer = _client(conf).permit_write(request)
+        answer = _client(conf).ask("permit_write", request)
         if "failed" in answer:
             raise NoPermit(answer["failed"])
         permit = WritePermit.from_wire(answer)
@@ -226,7 +229,8 @@ def held_handles(
     None if that is not known now.
     """
     try:
-        answer = _client(conf).held_handles(HeldRequest(host=host, by_place=by_place))
+        request = HeldRequest(host=host, by_place=by_place)
+        answer = _client(conf).ask("held_handles", request)
     except errors.CyborgError as exc:
         LOG.debug("It is not known which attach handles are in use: %s", exc)
         return None
@@ -248,7 +252,7 @@ def run_host_step(
     """
     with _observed(step.action):
         try:
-            answer = _client(conf).host_step(host, step, timeout)
+            answer = _client(conf).order("host_step", host, step, timeout)
         except BadMessage as exc:
             raise HostStepFailed(str(exc)) from exc
         if "failed" in answer:
@@ -307,7 +311,7 @@ def _program(
     conf: cfg.ConfigOpts, host: str, step: ProgramStep, timeout: float
 ) -> ProgramAnswer:
     try:
-        answer = _client(conf).program(host, step, timeout)
+        answer = _client(conf).order("program", host, step, timeout)
         if "failed" in answer:
             # If the answer does not say, the hardware must count as written.
             raise ProgramFailed(

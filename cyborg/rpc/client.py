@@ -114,43 +114,36 @@ class Client:
         except Exception as exc:
             raise faults.BrokerUnreachable(f"the message broker cannot be reached: {exc}") from exc
 
-    def report(self, report: payloads.HostReport) -> Mapping[str, Any]:
-        """Have a conductor store a report."""
+    def report(
+        self, method: str, report: payloads.HostReport | payloads.UnchangedReport
+    ) -> Mapping[str, Any]:
+        """The answer of a conductor to a report."""
         client = self._conductor.prepare(
             timeout=_REPORT_TIMEOUT, call_monitor_timeout=SILENCE, retry=1
         )
-        return self._call_conductor(client, report.host, "report", report=report.to_wire())
+        said = signing.Said(report.host, method, {"report": report.to_wire()})
+        return self._call(client, "a conductor", keys.HOST, said)
 
-    def report_unchanged(self, report: payloads.UnchangedReport) -> Mapping[str, Any]:
-        """Have a conductor note that a host's report is what it has stored."""
-        client = self._conductor.prepare(
-            timeout=_REPORT_TIMEOUT, call_monitor_timeout=SILENCE, retry=1
-        )
-        return self._call_conductor(
-            client, report.host, "report_unchanged", report=report.to_wire()
-        )
-
-    def permit_write(self, request: payloads.WriteRequest) -> Mapping[str, Any]:
-        """Ask a conductor for leave to write."""
+    def ask(
+        self, method: str, request: payloads.WriteRequest | payloads.HeldRequest
+    ) -> Mapping[str, Any]:
+        """The answer of a conductor to a question of a host."""
         client = self._conductor.prepare(timeout=_PERMIT_TIMEOUT, retry=1)
-        return self._call_conductor(
-            client, request.host, "permit_write", request=request.to_wire()
+        said = signing.Said(request.host, method, {"request": request.to_wire()})
+        return self._call(client, "a conductor", keys.HOST, said)
+
+    def order(
+        self, method: str, host: str, step: payloads.HostStep | payloads.ProgramStep, wait: float
+    ) -> Mapping[str, Any]:
+        """The answer of an agent to a step that it is to run."""
+        client = self._agent.prepare(
+            topic=agent_topic(host),
+            timeout=wait + SILENCE,
+            call_monitor_timeout=SILENCE,
+            retry=1,
         )
-
-    def held_handles(self, request: payloads.HeldRequest) -> Mapping[str, Any]:
-        """Ask a conductor which handles of a host are in use."""
-        client = self._conductor.prepare(timeout=_PERMIT_TIMEOUT, retry=1)
-        return self._call_conductor(
-            client, request.host, "held_handles", request=request.to_wire()
-        )
-
-    def host_step(self, host: str, step: payloads.HostStep, wait: float) -> Mapping[str, Any]:
-        """Have an agent run a step."""
-        return self._call_agent(host, "host_step", step, wait)
-
-    def program(self, host: str, step: payloads.ProgramStep, wait: float) -> Mapping[str, Any]:
-        """Have an agent load a bitstream."""
-        return self._call_agent(host, "program", step, wait)
+        said = signing.Said(host, method, {"step": step.to_wire(), "wait": wait})
+        return self._call(client, f"the agent of host {host}", keys.CONDUCTOR, said)
 
     def close(self) -> None:
         """Close every connection. One that waits for a broker that is down is left open."""
@@ -180,46 +173,30 @@ class Client:
             except Exception as exc:  # noqa: BLE001 - after any error the loop finds the work
                 LOG.warning("No conductor was told of new work; it will look by itself: %s", exc)
 
-    def _call_agent(
-        self,
-        host: str,
-        method: str,
-        step: payloads.HostStep | payloads.ProgramStep,
-        wait: float,
-    ) -> Mapping[str, Any]:
-        client = self._agent.prepare(
-            topic=agent_topic(host),
-            timeout=wait + SILENCE,
-            call_monitor_timeout=SILENCE,
-            retry=1,
-        )
-        said = signing.Said(host, method, {"step": step.to_wire(), "wait": wait})
-        return self._call(client, f"the agent of host {host}", keys.CONDUCTOR, said)
-
-    def _call_conductor(
-        self, client: Any, host: str, method: str, **arguments: Any
-    ) -> Mapping[str, Any]:
-        said = signing.Said(host, method, arguments)
-        return self._call(client, "a conductor", keys.HOST, said)
-
     def _call(
         self, client: Any, receiver: str, side: str, said: signing.Said
     ) -> Mapping[str, Any]:
         self._await_connection()
         signature = keys.sign(side, said)
+
+        def check(answer: Mapping[str, Any], answered_by: object) -> None:
+            _check_answer(
+                receiver, side, signing.answer_to(said, signature, answer), answered_by
+            )
+
         try:
             with _failures_of(receiver):
                 answer = client.call(_context(signature), said.method, **said.body)
         except faults.BadMessage as exc:
             # A failure that the receiver sends has no signature.
             if isinstance(exc.__cause__, messaging.RemoteError):
-                _check_answer(receiver, side, signing.answer_to(said, signature, {}), None)
+                check({}, None)
             raise
         if not isinstance(answer, dict):
-            _check_answer(receiver, side, signing.answer_to(said, signature, {}), None)
+            check({}, None)
             raise faults.BadMessage(f"{receiver} sent an answer that is no dictionary")
         answered_by = answer.pop(keys.FIELD, None)
-        _check_answer(receiver, side, signing.answer_to(said, signature, answer), answered_by)
+        check(answer, answered_by)
         return answer
 
     def _await_connection(self) -> None:

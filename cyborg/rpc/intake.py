@@ -135,18 +135,21 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _check(data: dict[str, Any]) -> None:
-    """Check that it is a call, an answer or a notification, and that nothing in it is odd."""
+    """Raise Unreadable if it is no call, answer or notification, or something in it is odd."""
     if not any(data.keys() >= kind and data[min(kind)] is not None for kind in _KINDS):
         raise Unreadable("it is no call, answer or notification")
     for name in data.keys() & _FORM:
-        value = data[name]
-        if value is not None and not (isinstance(value, str) and re.fullmatch(_FORM[name], value)):
+        if data[name] is not None and not _fits(_FORM[name], data[name]):
             raise Unreadable(f"its {name} is none")
     wait, arguments = data.get("_timeout"), data.get("args", {})
     if wait is not None and not (type(wait) is int and 0 <= wait <= _WAIT_MAX):
         raise Unreadable("its _timeout is none")
-    if not (isinstance(arguments, dict) and all(re.fullmatch(_NAME, each) for each in arguments)):
+    if not (isinstance(arguments, dict) and all(_fits(_NAME, each) for each in arguments)):
         raise Unreadable("its args are none")
+
+
+def _fits(form: str, value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(form, value) is not None
 
 
 class Message(pyamqp.Message):

@@ -177,7 +177,8 @@ class HostReport:
 
         :raises Unreadable: the data is no report
         """
-        errors = dict(_dictionary("errors", _dictionary("The report", data).get("errors", {})))
+        _check_numbers(_dictionary("The report", data))
+        errors = dict(_dictionary("errors", data.get("errors", {})))
         devices = _dictionary("devices", data["devices"])
         unread = value_checks.items("unread", data.get("unread", ()), str)
         why = value_checks.items(_REASONS, data.get(_REASONS, ()), str)
@@ -185,19 +186,13 @@ class HostReport:
         for driver in (*errors, *devices):
             value_checks.text("driver", driver, _DRIVER_MAX)
         texts = {"host": [data["host"]], "node": [data["node"]]}
-        texts |= {"errors": list(errors.values()), "unread": list(unread), _REASONS: list(why)}
-        for name, said in texts.items():
-            for each in said:
-                value_checks.storable(name, each)
-        for name in ("started", "counter"):
-            value_checks.number(name, data[name])
-        if data.get("not_offered") is not None:
-            value_checks.number("not_offered", data["not_offered"], _FUNCTIONS_MAX)
+        texts |= {"errors": [*errors.values()], "unread": [*unread], _REASONS: [*why]}
+        for name, said in ((name, each) for name, some in texts.items() for each in some):
+            value_checks.storable(name, said)
         read = {driver: _read(driver, found) for driver, found in devices.items()}
         for driver, found in read.items():
             if found.errors:
-                said = [errors[driver]] if driver in errors else []
-                errors[driver] = "; ".join([*said, *found.errors])
+                errors[driver] = "; ".join(filter(None, [errors.get(driver), *found.errors]))
         return cls(
             host=data["host"],
             node=data["node"],
@@ -212,6 +207,14 @@ class HostReport:
             not_offered_reasons=why,
             unknown=frozenset(path for found in read.values() for path in found.unknown),
         )
+
+
+def _check_numbers(report: Mapping[str, Any]) -> None:
+    """Raise KeyError, TypeError or ValueError if a number of a report is none."""
+    for name in ("started", "counter"):
+        value_checks.number(name, report[name])
+    if report.get("not_offered") is not None:
+        value_checks.number("not_offered", report["not_offered"], _FUNCTIONS_MAX)
 
 
 #: Devices of a driver that are read at all, and sentences on those that cannot be.

@@ -24,7 +24,8 @@ from cyborg.peers import clients
 from cyborg.policy.rules import arq as policies
 from cyborg.programming import trait_match
 
-_WHY = declare.Body(name="release", type=hosts.Reason, optional_since=versions.REGULAR)
+_SINCE = versions.REGULAR
+_WHY = declare.Body(name="release", type=hosts.Reason, optional_since=_SINCE)
 _PATCH = declare.Body(name="patch_list", type=types.PATCH, prefix=arq_patch.REFUSED)
 
 #: What SDKs in the field send behind the collection in the path of a PATCH changes nothing.
@@ -123,7 +124,7 @@ class AcceleratorRequests(Resource):
 
     @declare.operation(
         policies.RELEASE,
-        since=versions.REGULAR,
+        since=_SINCE,
         member=_MEMBER,
         query=removals.QUERY,
         body=_WHY,
@@ -140,11 +141,7 @@ class AcceleratorRequests(Resource):
         return removals.answer(given_up)
 
     @declare.operation(
-        policies.GET_ACCESS_KEY,
-        since=versions.REGULAR,
-        member=_MEMBER,
-        answer=types.AccessKey,
-        faults=[409],
+        policies.GET_ACCESS_KEY, since=_SINCE, member=_MEMBER, answer=types.AccessKey, faults=[409]
     )
     def access_key(self, request: Request, uuid: str) -> dict[str, Any]:
         """Show the secret with which an ARQ's attach handle is used."""

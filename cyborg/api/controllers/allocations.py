@@ -51,12 +51,7 @@ class Allocations(Resource):
         return service.get(request.caller, uuid)
 
     @declare.operation(
-        policies.CREATE,
-        since=_SINCE,
-        body=_BODY,
-        success=202,
-        answer=kind,
-        faults=[404, 409, 501],
+        policies.CREATE, since=_SINCE, body=_BODY, success=202, answer=kind, faults=[404, 409, 501]
     )
     def post(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Allocate all that a consumer needs."""
@@ -71,9 +66,7 @@ class Allocations(Resource):
             wish = _wish(request, uuid, body)
         return self.views(request, [_create(request, wish)])[0]
 
-    @shows(
-        policies.RENEW, kind, since=_SINCE, member=_MEMBER, body=_RENEWAL, faults=[409]
-    )
+    @shows(policies.RENEW, kind, since=_SINCE, member=_MEMBER, body=_RENEWAL, faults=[409])
     def renew(self, request: Request, uuid: str, body: dict[str, Any]) -> service.Allocation:
         """Renew the lease of an allocation."""
         service.renew(request.caller, uuid, body.get("lease_seconds"))

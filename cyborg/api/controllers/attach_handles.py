@@ -21,9 +21,7 @@ class AttachHandles(Resource):
     collection = "attach_handles"
     kind = types.AttachHandle
 
-    @lists(
-        policies.GET_ALL, kind, "attach_handles", since=versions.REGULAR, query=types.QUERY
-    )
+    @lists(policies.GET_ALL, kind, "attach_handles", since=versions.REGULAR, query=types.QUERY)
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[listing.Handle]:
         """List attach handles."""
         return listing.list_handles(page, **wanted)

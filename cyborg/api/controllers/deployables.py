@@ -23,6 +23,7 @@ from cyborg.policy.rules import deployable as policies
 from cyborg.policy.rules import operation as operation_policies
 from cyborg.programming import holders, operations, program
 
+_SINCE = versions.REGULAR
 #: What is read by who may not see hosts.
 _WITHHELD = "Placement has allocations that no accelerator request explains."
 
@@ -71,7 +72,7 @@ class Deployables(Resource):
 
     @declare.operation(
         policies.PROGRAM,
-        since=versions.REGULAR,
+        since=_SINCE,
         member=declare.Member(kind="Deployable"),
         body=declare.Body(name="program", type=operation_types.Program),
         success=202,

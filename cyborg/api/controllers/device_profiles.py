@@ -21,6 +21,7 @@ from cyborg.policy.rules import device_profile as policies
 from cyborg.policy.rules import host
 from cyborg.programming import trait_match
 
+_SINCE = versions.REGULAR
 _NAME = "req_devprof_list"
 _MEMBER = declare.Member(name="uuid_or_name", type=types.UUID_OR_NAME)
 
@@ -83,7 +84,7 @@ class DeviceProfiles(Resource):
         kind,
         member=_MEMBER,
         body=declare.Body(name=_NAME, type=types.DeviceProfileReplacement),
-        since=versions.REGULAR,
+        since=_SINCE,
         faults=[409],
     )
     def put_one(self, request: Request, uuid_or_name: str, body: Any) -> models.DeviceProfile:
@@ -93,16 +94,12 @@ class DeviceProfiles(Resource):
         # With what is counted of it.
         return profiles.get_profile(request.caller, profiles.Key("uuid", uuid))
 
-    @declare.operation(
-        policies.UPDATE, since=versions.REGULAR, member=_MEMBER, success=204
-    )
+    @declare.operation(policies.UPDATE, since=_SINCE, member=_MEMBER, success=204)
     def enable(self, request: Request, uuid_or_name: str) -> None:
         """Have accelerator requests made of a profile again."""
         profiles.enable_profile(request.caller, _key(uuid_or_name), enabled=True)
 
-    @declare.operation(
-        policies.UPDATE, since=versions.REGULAR, member=_MEMBER, success=204
-    )
+    @declare.operation(policies.UPDATE, since=_SINCE, member=_MEMBER, success=204)
     def disable(self, request: Request, uuid_or_name: str) -> None:
         """Have no accelerator requests made of a profile any more."""
         profiles.enable_profile(request.caller, _key(uuid_or_name), enabled=False)
@@ -119,7 +116,7 @@ class DeviceProfiles(Resource):
 
     @declare.operation(
         policies.CANDIDATES,
-        since=versions.REGULAR,
+        since=_SINCE,
         member=_MEMBER,
         query=types.CANDIDATES_QUERY,
         answer=types.CandidateList,

@@ -21,13 +21,14 @@ from cyborg.inventory import query
 from cyborg.policy.rules import device as policies
 from cyborg.policy.rules import history as history_policies
 
+_SINCE = versions.REGULAR
 #: What is read by who may not see hosts.
 _DISABLED = "An administrator has disabled the device."
 _TAINTED = "An administrator has tainted the device."
 _UNHEALTHY = "The device is unhealthy."
 _MEMBER = declare.Member(kind="Device")
-_WHY = declare.Body(name="taint", type=hosts.Reason, optional_since=versions.REGULAR)
-_REASON = declare.Body(name="disable", type=hosts.Reason, optional_since=versions.REGULAR)
+_WHY = declare.Body(name="taint", type=hosts.Reason, optional_since=_SINCE)
+_REASON = declare.Body(name="disable", type=hosts.Reason, optional_since=_SINCE)
 
 
 class Devices(Resource):
@@ -57,7 +58,7 @@ class Devices(Resource):
 
     @declare.operation(
         policies.DELETE,
-        since=versions.REGULAR,
+        since=_SINCE,
         member=_MEMBER,
         query=removals.OF_HARDWARE,
         success=202,
@@ -75,35 +76,26 @@ class Devices(Resource):
         """Put a device back into service."""
         flags.enable_device(uuid)
 
-    @declare.operation(
-        policies.DISABLE, member=_MEMBER, body=_REASON, success=204, faults=[409]
-    )
+    @declare.operation(policies.DISABLE, member=_MEMBER, body=_REASON, success=204, faults=[409])
     def disable(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
         """Take a device out of service."""
         flags.disable_device(uuid, body.get("reason"))
 
     @declare.operation(
-        policies.TAINT,
-        since=versions.REGULAR,
-        member=_MEMBER,
-        body=_WHY,
-        success=204,
-        faults=[409],
+        policies.TAINT, since=_SINCE, member=_MEMBER, body=_WHY, success=204, faults=[409]
     )
     def taint(self, request: Request, uuid: str, body: dict[str, Any]) -> None:
         """Taint a device: only profiles with accel:tolerate_taint get it."""
         flags.taint_device(uuid, body.get("reason"))
 
-    @declare.operation(
-        policies.TAINT, since=versions.REGULAR, member=_MEMBER, success=204, faults=[409]
-    )
+    @declare.operation(policies.TAINT, since=_SINCE, member=_MEMBER, success=204, faults=[409])
     def untaint(self, request: Request, uuid: str) -> None:
         """Give a device to every guest again."""
         flags.untaint_device(uuid)
 
     @declare.operation(
         history_policies.GET_ALL,
-        since=versions.REGULAR,
+        since=_SINCE,
         member=_MEMBER,
         query=history_types.OF_DEVICE,
         answer=fields.page_of(history_types.HistoryEntry, "history"),

@@ -59,29 +59,27 @@ class Hosts(Resource):
     @shows(
         policies.TAINT,
         kind,
-        since=versions.REGULAR,
+        since=_SINCE,
         member=_MEMBER,
-        body=declare.Body(name="taint", type=types.Reason, optional_since=versions.REGULAR),
+        body=declare.Body(name="taint", type=types.Reason, optional_since=_SINCE),
     )
     def taint(self, request: Request, name: str, body: dict[str, Any]) -> draining.Drain:
         """Taint a host: only profiles with accel:tolerate_taint get its devices."""
         return draining.taint(name, body.get("reason"), request.max_limit)
 
-    @shows(policies.TAINT, kind, since=versions.REGULAR, member=_MEMBER)
+    @shows(policies.TAINT, kind, since=_SINCE, member=_MEMBER)
     def untaint(self, request: Request, name: str) -> draining.Drain:
         """Give the devices of a host to every guest again."""
         return draining.untaint(name, request.max_limit)
 
-    @declare.operation(
-        policies.GET_KEYS, since=versions.REGULAR, member=_MEMBER, answer=types.HostKeys
-    )
+    @declare.operation(policies.GET_KEYS, since=_SINCE, member=_MEMBER, answer=types.HostKeys)
     def get_keys(self, request: Request, name: str) -> dict[str, Any]:
         """Show the public keys of a host."""
         return {"keys": [_key(key) for key in host_keys.list_keys(name)]}
 
     @declare.operation(
         policies.ENROL_KEY,
-        since=versions.REGULAR,
+        since=_SINCE,
         member=_MEMBER,
         body=declare.Body(name="host_key", type=types.EnrolKey),
         success=201,
@@ -93,11 +91,7 @@ class Hosts(Resource):
         return _key(nodes.enrol(name, body["public_key"], body.get("node")))
 
     @declare.operation(
-        policies.REVOKE_KEYS,
-        since=versions.REGULAR,
-        member=_MEMBER,
-        query=types.REVOKED_KEY,
-        success=204,
+        policies.REVOKE_KEYS, since=_SINCE, member=_MEMBER, query=types.REVOKED_KEY, success=204
     )
     def revoke_keys(self, request: Request, name: str, given: dict[str, Any]) -> None:
         """Revoke a key of a host, or all of them."""

@@ -38,9 +38,7 @@ class Operations(Resource):
         """Show an operation."""
         return operations.get_operation(uuid)
 
-    @declare.operation(
-        policies.DELETE, since=versions.REGULAR, member=_MEMBER, success=204, faults=[409]
-    )
+    @declare.operation(policies.DELETE, since=_SINCE, member=_MEMBER, success=204, faults=[409])
     def delete_one(self, request: Request, uuid: str) -> None:
         """Cancel an operation that has not begun to write."""
         cancellation.cancel(uuid, f"user {request.caller.user_id}")

@@ -78,10 +78,7 @@ class AllocationPart(Object):
     groups = Field(device_profiles.GROUPS, _GROUPS_DOC)
     hosts = Field(_HOSTS, "On which host; ``*`` matches any text.")
     count = Field(_COUNT, "How often it is wanted, on one host or several; 1 without it.")
-    device_rp_uuid = Field(
-        fields.UUID,
-        "The resource provider that is to serve all of it.",
-    )
+    device_rp_uuid = Field(fields.UUID, "The resource provider that is to serve all of it.")
 
 
 class AllocationAlternative(Object):
@@ -91,10 +88,7 @@ class AllocationAlternative(Object):
 
     device_profile_name = Field(fields.TEXT, "The device profile that says what is needed.")
     groups = Field(device_profiles.GROUPS, _GROUPS_DOC)
-    parts = Field(
-        Narrowed([AllocationPart], minItems=1, maxItems=wishes.MAX_PARTS),
-        _PARTS_DOC,
-    )
+    parts = Field(Narrowed([AllocationPart], minItems=1, maxItems=wishes.MAX_PARTS), _PARTS_DOC)
     hosts = Field(_HOSTS, "On which host, if the parts do not say; ``*`` matches any text.")
 
 
@@ -108,10 +102,7 @@ class AllocationRequest(Object):
     consumer = Field(Consumer, "Who asks.", mandatory=True)
     device_profile_name = Field(fields.TEXT, "The device profile that says what is needed.")
     groups = Field(device_profiles.GROUPS, _GROUPS_DOC)
-    parts = Field(
-        Narrowed([AllocationPart], minItems=1, maxItems=wishes.MAX_PARTS),
-        _PARTS_DOC,
-    )
+    parts = Field(Narrowed([AllocationPart], minItems=1, maxItems=wishes.MAX_PARTS), _PARTS_DOC)
     alternatives = Field(
         Narrowed([AllocationAlternative], minItems=1, maxItems=16),
         "Of these the first for which there is room.",

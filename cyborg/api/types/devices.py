@@ -9,6 +9,7 @@ from cyborg.api.types.base import Changed, Field, Object
 from cyborg.db import models
 from cyborg.inventory import query
 
+_REGULAR = versions.REGULAR
 _TYPE = fields.one_of(query.DEVICE_TYPES)
 _STATUS = fields.one_of([models.ENABLED, models.MAINTAINING])
 _HEALTH = fields.one_of([query.HEALTHY, query.UNHEALTHY])
@@ -26,26 +27,22 @@ class Device(Object):
     vendor_board_info = Field(fields.TEXT_OR_NULL, "Further facts about the device, or null.")
     hostname = Field(fields.TEXT, "The name of the host's root resource provider.")
     address = Field(
-        fields.TEXT, "Where it is on its host: a PCI address, or a name.", since=versions.REGULAR
+        fields.TEXT, "Where it is on its host: a PCI address, or a name.", since=_REGULAR
     )
     managed_by = Field(
         _MANAGED_BY,
         "Whose facts these are: the host's agent's, or Ironic's if the host has no agent.",
-        since=versions.REGULAR,
+        since=_REGULAR,
     )
     status = Field(_STATUS, "Whether it is in service.", since=versions.DEVICE_STATUS)
     disabled_reason = Field(
-        fields.TEXT_OR_NULL, "Why it is not in service, or null.", since=versions.REGULAR
+        fields.TEXT_OR_NULL, "Why it is not in service, or null.", since=_REGULAR
     )
-    tainted = Field(
-        bool, "Whether only profiles that tolerate it are given it.", since=versions.REGULAR
-    )
-    taint_reason = Field(
-        fields.TEXT_OR_NULL, "Why it is tainted, or null.", since=versions.REGULAR
-    )
-    health = Field(_HEALTH, "Whether it works, as its driver says.", since=versions.REGULAR)
-    health_reason = Field(fields.TEXT_OR_NULL, "Why it is unhealthy.", since=versions.REGULAR)
-    missing = Field(bool, "Whether it is gone from its host.", since=versions.REGULAR)
+    tainted = Field(bool, "Whether only profiles that tolerate it are given it.", since=_REGULAR)
+    taint_reason = Field(fields.TEXT_OR_NULL, "Why it is tainted, or null.", since=_REGULAR)
+    health = Field(_HEALTH, "Whether it works, as its driver says.", since=_REGULAR)
+    health_reason = Field(fields.TEXT_OR_NULL, "Why it is unhealthy.", since=_REGULAR)
+    missing = Field(bool, "Whether it is gone from its host.", since=_REGULAR)
     links = Field([fields.Link], "Links to the device itself.")
     created_at = Field(fields.TIME, "When it was first reported, in UTC.")
     updated_at = Field(fields.TIME_OR_NULL, "When it was last changed, in UTC, or null.")
@@ -59,12 +56,12 @@ QUERY = fields.paging(
     vendor=Field(fields.TEXT, "Only devices of this vendor."),
     hostname=Field(fields.TEXT, "Only devices of this host."),
     **fields.FILTERS,
-    model=Field(fields.TEXT, "Only devices of this model.", since=versions.REGULAR),
-    status=Field(_STATUS, "Only devices of this status.", since=versions.REGULAR),
-    tainted=Field(bool, "Only devices that are tainted, or are not.", since=versions.REGULAR),
-    health=Field(_HEALTH, "Only devices of this health.", since=versions.REGULAR),
-    missing=Field(bool, "Only devices that are missing, or not.", since=versions.REGULAR),
+    model=Field(fields.TEXT, "Only devices of this model.", since=_REGULAR),
+    status=Field(_STATUS, "Only devices of this status.", since=_REGULAR),
+    tainted=Field(bool, "Only devices that are tainted, or are not.", since=_REGULAR),
+    health=Field(_HEALTH, "Only devices of this health.", since=_REGULAR),
+    missing=Field(bool, "Only devices that are missing, or not.", since=_REGULAR),
     managed_by=Field(
-        _MANAGED_BY, "Only devices of hosts with an agent, or without.", since=versions.REGULAR
+        _MANAGED_BY, "Only devices of hosts with an agent, or without.", since=_REGULAR
     ),
 )

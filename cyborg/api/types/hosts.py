@@ -91,10 +91,7 @@ class Host(Object):
     )
     in_use = Field(fields.COUNT, "How many accelerator requests use its devices.")
     users = Field([HostUser], "The oldest of them.")
-    programming = Field(
-        fields.COUNT,
-        "How many operations program its devices, or are to.",
-    )
+    programming = Field(fields.COUNT, "How many operations program its devices, or are to.")
     operations = Field(
         [HostOperation], "The oldest of them."
     )
