@@ -111,24 +111,23 @@ def tell_conductors() -> None:
 
 def is_usable(path: pathlib.Path, auth_strategy: str) -> bool:
     """Whether the paste file says how to build the application for that strategy."""
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    try:
-        parser.read(path)
-    except configparser.Error:
-        return False
     kinds = ("app", "composite", "filter-app", "pipeline")
-    return any(parser.has_section(f"{kind}:{auth_strategy}") for kind in kinds)
+    return not _sections(path).isdisjoint(f"{kind}:{auth_strategy}" for kind in kinds)
 
 
 def is_of_another_cyborg(path: pathlib.Path) -> bool:
     """Whether the file is what other releases ship: with no part that an operator has added."""
+    return {"pipeline:main", "app:api_v2"} <= _sections(path) <= _SECTIONS_OF_ANOTHER
+
+
+def _sections(path: pathlib.Path) -> set[str]:
+    """The names of the sections of a paste file; none if it cannot be read."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read(path)
     except configparser.Error:
-        return False
-    sections = set(parser.sections())
-    return {"pipeline:main", "app:api_v2"} <= sections <= _SECTIONS_OF_ANOTHER
+        return set()
+    return set(parser.sections())
 
 
 def paste_file(conf: cfg.ConfigOpts) -> pathlib.Path:

@@ -32,7 +32,7 @@ def response(
     """The answer for ``error``, in the form of microversion ``version``."""
     known = _known(error, environ)
     environ.get(ENVIRON_KEY, []).append(known)
-    answer = webob.Response(status=_status(known), content_type="application/json")
+    answer = webob.Response(status=int(known.code), content_type="application/json")
     document = _regular if version >= versions.REGULAR else _nested
     answer.body = json.dumps(document(known, environ)).encode()
     if isinstance(known, errors.ServiceUnavailable):
@@ -56,10 +56,6 @@ def _known(error: Exception, environ: Mapping[str, Any]) -> Known:
     return errors.CyborgError(f"Internal error; the log tells more of request {request_id}.")
 
 
-def _status(error: Known) -> int:
-    return int(error.code)
-
-
 def _request_id(environ: Mapping[str, Any]) -> str:
     return str(environ.get("openstack.request_id", ""))
 
@@ -70,7 +66,7 @@ def _regular(error: Known, environ: Mapping[str, Any]) -> dict[str, Any]:
     Released clients show the text under ``error``: openstacksdk does not read ``errors``, and
     keystoneauth shows nothing but the title of what it finds there.
     """
-    status = http.HTTPStatus(_status(error))
+    status = http.HTTPStatus(error.code)
     if isinstance(error, errors.CyborgError):
         detail = error.message
     else:

@@ -14,7 +14,7 @@ from cyborg.api.request import Request
 from cyborg.common import errors
 from cyborg.db import paging
 
-_LIMIT, _MARKER, _SORT_KEY, _SORT_DIR = "limit", "marker", "sort_key", "sort_dir"
+_MARKER = "marker"
 
 
 def read(request: Request, given: dict[str, Any]) -> tuple[dict[str, Any], paging.Page]:
@@ -31,10 +31,10 @@ def read(request: Request, given: dict[str, Any]) -> tuple[dict[str, Any], pagin
     wanted = dict(given)
     page = paging.Page(
         # One more than is shown, to know whether there is a next page.
-        limit=min(wanted.pop(_LIMIT, request.max_limit), request.max_limit) + 1,
+        limit=min(wanted.pop("limit", request.max_limit), request.max_limit) + 1,
         marker=wanted.pop(_MARKER, None),
-        sort_key=wanted.pop(_SORT_KEY, "id"),
-        descending=wanted.pop(_SORT_DIR, "asc") == "desc",
+        sort_key=wanted.pop("sort_key", "id"),
+        descending=wanted.pop("sort_dir", "asc") == "desc",
     )
     return wanted, page
 

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
+from typing import Any
 
+from cyborg.api import versions
 from cyborg.api.request import Request
+from cyborg.api.types import base
 from cyborg.programming.operations import moment
 
 
@@ -27,3 +31,15 @@ def aware(stored: datetime.datetime) -> datetime.datetime:
 def self_link(request: Request, collection: str, uuid: str) -> dict[str, str]:
     """The link by which a resource names itself."""
     return {"href": f"{request.base_url}/v2/{collection}/{uuid}", "rel": "self"}
+
+
+def filled(
+    kind: type[base.Object], version: versions.Version, row: object, told: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An object of a type: what is told of it, and else what has the same name in the row."""
+    names = kind.names(version)
+    return {name: told[name] if name in told else _plain(getattr(row, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    return timestamp(value) if isinstance(value, datetime.datetime) else value

@@ -18,7 +18,6 @@ from cyborg.conf import (
     glance,
     kube,
     metrics,
-    nova,
     nova_watcher,
     obsolete,
     placement,
@@ -31,22 +30,14 @@ from cyborg.conf.written import files, passed_over
 
 __all__ = ["GROUPS", "SERVICES", "files", "list_opts", "meaningless", "passed_over", "register"]
 
-#: The options of Cyborg's own groups, by group name (None for DEFAULT).
+_MODULES = [agent, api, cleaning, conductor, glance, kube, metrics, nova_watcher, placement]
+_MODULES += [programming, ssl, upgrade_levels]
+
+#: The options of Cyborg's own groups, by group name (None for DEFAULT): a module has the name of
+#: its group.
 GROUPS: dict[str | None, list[cfg.Opt]] = {
     None: default.OPTS,
-    "api": api.OPTS,
-    "agent": agent.OPTS,
-    "cleaning": cleaning.OPTS,
-    "conductor": conductor.OPTS,
-    "glance": glance.OPTS,
-    "kube": kube.OPTS,
-    "metrics": metrics.OPTS,
-    "nova": nova.OPTS,
-    "nova_watcher": nova_watcher.OPTS,
-    "placement": placement.OPTS,
-    "programming": programming.OPTS,
-    "ssl": ssl.OPTS,
-    "upgrade_levels": upgrade_levels.OPTS,
+    **{module.__name__.rpartition(".")[2]: module.OPTS for module in _MODULES},
     **drivers.GROUPS,
 }
 
@@ -55,6 +46,7 @@ SERVICES = {
     "glance": "image",
     "ironic": "baremetal",
     "kube": "accelerator",
+    # Without an auth_type there is no Nova, and events are logged.
     "nova": "compute",
     "nova_watcher": "accelerator",
     "placement": "placement",

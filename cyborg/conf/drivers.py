@@ -406,20 +406,20 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
 
 def register_vgpu_type(conf: cfg.ConfigOpts, name: str) -> cfg.ConfigOpts.GroupAttr:
     """The options of the section ``[vgpu_<type>]``."""
-    conf.register_opts(VGPU_TYPE_OPTS, group=f"vgpu_{name}")
-    section: cfg.ConfigOpts.GroupAttr = conf[f"vgpu_{name}"]
-    return section
+    return _section(conf, f"vgpu_{name}", VGPU_TYPE_OPTS)
 
 
 def register_nic_type(conf: cfg.ConfigOpts, name: str) -> cfg.ConfigOpts.GroupAttr:
     """The options of a section that ``[nic_devices] enabled_nic_types`` names."""
-    conf.register_opts(NIC_TYPE_OPTS, group=name)
-    section: cfg.ConfigOpts.GroupAttr = conf[name]
-    return section
+    return _section(conf, name, NIC_TYPE_OPTS)
 
 
 def register_nvmf_target(conf: cfg.ConfigOpts, name: str) -> cfg.ConfigOpts.GroupAttr:
     """The options of the section ``[nvmf_spdk_<target>]``."""
-    conf.register_opts(NVMF_TARGET_OPTS, group=f"nvmf_spdk_{name}")
-    section: cfg.ConfigOpts.GroupAttr = conf[f"nvmf_spdk_{name}"]
+    return _section(conf, f"nvmf_spdk_{name}", NVMF_TARGET_OPTS)
+
+
+def _section(conf: cfg.ConfigOpts, name: str, opts: list[cfg.Opt]) -> cfg.ConfigOpts.GroupAttr:
+    conf.register_opts(opts, group=name)
+    section: cfg.ConfigOpts.GroupAttr = conf[name]
     return section

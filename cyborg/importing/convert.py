@@ -110,13 +110,8 @@ class Converter:
         if not _is_uuid(row["uuid"]):
             self._refuse(f"Device profile {row['name']} has the uuid {row['uuid']!r}. {mend}")
             return None
-        return {
-            **_identity(row),
-            "name": row["name"],
-            "description": row["description"],
-            "groups": groups,
-            "visibility": profiles.PUBLIC,
-        }
+        values = {name: row[name] for name in ("name", "description")}
+        return {**_identity(row), **values, "groups": groups, "visibility": profiles.PUBLIC}
 
     def device(self, rows: DeviceRows) -> Whole | None:
         """A device, or None if it is refused or left out."""
@@ -178,11 +173,9 @@ class Converter:
             yield Part(
                 values={
                     **_identity(row),
-                    "name": row["name"],
-                    "num_accelerators": row["num_accelerators"],
+                    **{name: row[name] for name in ("name", "num_accelerators", "bitstream_id")},
                     "rp_uuid": provider,
                     "driver_name": _driver(rows.device, [row]),
-                    "bitstream_id": row["bitstream_id"],
                     # Until its agent says so itself.
                     "prepares": mediated,
                     "cleans": mediated,
@@ -322,9 +315,7 @@ class Converter:
         self._findings.notes.append(sentence)
 
 
-_DEVICE_COLUMNS = (
-    *("type", "vendor", "model", "std_board_info", "vendor_board_info", "status"),
-)
+_DEVICE_COLUMNS = ("type", "vendor", "model", "std_board_info", "vendor_board_info", "status")
 
 
 def _identity(row: Row) -> Values:

@@ -104,13 +104,7 @@ def _write(session: orm.Session, node: Node, found: Found) -> Outcome:
     own.not_offered = found.unknown
     session.flush()
     new, changed, gone = _write_devices(session, own.id, found.devices)
-    return Outcome(
-        **plain,
-        devices=len(found.devices),
-        new=new,
-        changed=changed,
-        gone=gone,
-    )
+    return Outcome(**plain, devices=len(found.devices), new=new, changed=changed, gone=gone)
 
 
 def _write_devices(
@@ -141,14 +135,8 @@ def _row(host_id: int, path: tuple[str, str], values: Mapping[str, Any]) -> mode
 
 
 def _columns(driver: str, device: base.Device) -> dict[str, Any]:
-    return {
-        "driver": driver,
-        "type": device.type,
-        "vendor": device.vendor,
-        "model": device.model,
-        "std_board_info": device.std_board_info,
-        "vendor_board_info": device.vendor_board_info,
-    }
+    names = ("type", "vendor", "model", "std_board_info", "vendor_board_info")
+    return {"driver": driver, **{name: getattr(device, name) for name in names}}
 
 
 def known_hosts() -> dict[str, str]:

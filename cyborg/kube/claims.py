@@ -164,19 +164,11 @@ class Claims:
             part = known.part(provider)
             if part is None:
                 raise NotPrepared(f"Provider {provider} does not belong to Kubernetes now.")
-            parts.append(
-                {
-                    "groups": [part.group()],
-                    "hosts": known.hostname,
-                    "device_rp_uuid": provider,
-                }
-            )
+            what = {"groups": [part.group()], "device_rp_uuid": provider}
+            parts.append({**what, "hosts": known.hostname})
+        kind = {"type": accelerators.CONSUMER_TYPE, "name": self._conf.host}
         body = {
-            "consumer": {
-                "uuid": consumer,
-                "type": accelerators.CONSUMER_TYPE,
-                "name": self._conf.host,
-            },
+            "consumer": {"uuid": consumer, **kind},
             "parts": parts,
             "lease_seconds": self._conf.kube.lease_seconds,
         }

@@ -150,16 +150,13 @@ class Endpoints:
         answer = messages.DRA["NodePrepareResourcesResponse"]()
         call = self._call(context)
 
-        def prepare(claim: Any) -> tuple[str, list[Given]]:
-            try:
-                return "", self._claims.prepare(claim.namespace, claim.name, claim.uid, call)
-            except Exception as exc:  # noqa: BLE001 - logged there; it must not stop the others
-                return _why(exc, "prepared", claim), []
+        def prepare(claim: Any) -> list[Given]:
+            return self._claims.prepare(claim.namespace, claim.name, claim.uid, call)
 
-        for claim, (error, given) in _of_each(prepare, request.claims):
+        for claim, error, given in _of_each(prepare, "prepared", request.claims):
             one = answer.claims[claim.uid]
             one.error = error
-            for each in given:
+            for each in given or ():
                 one.devices.add(
                     request_names=[each.request],
                     pool_name=self._pool,
@@ -172,14 +169,10 @@ class Endpoints:
         answer = messages.DRA["NodeUnprepareResourcesResponse"]()
         call = self._call(context)
 
-        def unprepare(claim: Any) -> str:
-            try:
-                self._claims.unprepare(claim.uid, call)
-            except Exception as exc:  # noqa: BLE001 - as above
-                return _why(exc, "unprepared", claim)
-            return ""
+        def unprepare(claim: Any) -> None:
+            self._claims.unprepare(claim.uid, call)
 
-        for claim, error in _of_each(unprepare, request.claims):
+        for claim, error, _ in _of_each(unprepare, "unprepared", request.claims):
             answer.claims[claim.uid].error = error
         return answer
 
@@ -195,12 +188,22 @@ class Endpoints:
 
 
 def _of_each(
-    function: Callable[[Any], _Result], claims: Sequence[Any]
-) -> Iterator[tuple[Any, _Result]]:
-    """The claims of a call, with what is made of each: they share the time of the call."""
+    function: Callable[[Any], _Result], done: str, claims: Sequence[Any]
+) -> Iterator[tuple[Any, str, _Result | None]]:
+    """The claims of a call, with why each is not done, if so, and what is made of it.
+
+    They share the time of the call.
+    """
+
+    def attempt(claim: Any) -> tuple[Any, str, _Result | None]:
+        try:
+            return claim, "", function(claim)
+        except Exception as exc:  # noqa: BLE001 - logged there; it must not stop the others
+            return claim, _why(exc, done, claim), None
+
     if claims:
         with futures.ThreadPoolExecutor(min(_CLAIMS, len(claims))) as pool:
-            yield from zip(claims, pool.map(function, claims), strict=True)
+            yield from pool.map(attempt, claims)
 
 
 def _unary(method: Callable[[Any, Any], Any], request: Any) -> Any:

@@ -88,10 +88,7 @@ def _is_counted(part: Part) -> bool:
 
 
 def _counter_set(part: Part) -> Spec:
-    return {
-        "name": _set_name(part),
-        "counters": {_COUNTER: {"value": str(part.left)}},
-    }
+    return {"name": _set_name(part), "counters": {_COUNTER: {"value": str(part.left)}}}
 
 
 def _set_name(part: Part) -> str:

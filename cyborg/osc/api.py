@@ -112,13 +112,16 @@ class Api:
 
         :raises CommandError: there is none
         """
+        return self._member("deployables", "deployable", text)
+
+    def _member(self, collection: str, kind: str, text: str) -> Row:
         if is_uuid(text):
-            found: Row = self.call("GET", f"/deployables/{text}")
+            found: Row = self.call("GET", f"/{collection}/{text}")
             return found
         self.need()
-        for row in self.list("deployables", {"name": text}):
+        for row in self.list(collection, {"name": text}):
             return row
-        raise exceptions.CommandError(f"No deployable has the uuid or the name '{text}'.")
+        raise exceptions.CommandError(f"No {kind} has the uuid or the name '{text}'.")
 
     def deployable_uuid(self, text: str) -> str:
         """The uuid of the deployable of this uuid or name.
@@ -147,12 +150,7 @@ class Api:
         :raises CommandError: there is none
         """
         self.need()
-        if is_uuid(text):
-            found: Row = self.call("GET", f"/function_pools/{text}")
-            return found
-        for row in self.list("function_pools", {"name": text}):
-            return row
-        raise exceptions.CommandError(f"No function pool has the uuid or the name '{text}'.")
+        return self._member("function_pools", "function pool", text)
 
     def consumer_uuid(self, text: str) -> str:
         """The consumer of this uuid, or the one of this name that has an allocation.

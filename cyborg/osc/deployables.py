@@ -10,6 +10,9 @@ from osc_lib import exceptions
 from cyborg.osc import command, operations
 from cyborg.osc.api import Row, is_uuid
 
+#: The options that name a program in the API's words.
+_PROGRAMS = ("function_id", "function_name", "layout")
+
 
 class List(command.Lister):
     """List deployables."""
@@ -50,14 +53,8 @@ class Program(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Have it programmed."""
-        given = [
-            parsed_args.old_image,
-            parsed_args.image,
-            parsed_args.function_id,
-            parsed_args.function_name,
-            parsed_args.layout,
-        ]
-        if sum(what is not None for what in given) != 1:
+        given = ("old_image", "image", *_PROGRAMS)
+        if sum(getattr(parsed_args, name) is not None for name in given) != 1:
             raise exceptions.CommandError(
                 "Give one of --image, --function-id, --function-name and --layout, and no other."
             )
@@ -83,9 +80,5 @@ class Program(command.ShowOne):
 def _program(parsed: argparse.Namespace) -> dict[str, str]:
     if parsed.image is not None:
         return {"image_uuid" if is_uuid(parsed.image) else "image_name": parsed.image}
-    named = {
-        "function_id": parsed.function_id,
-        "function_name": parsed.function_name,
-        "layout": parsed.layout,
-    }
+    named = {name: getattr(parsed, name) for name in _PROGRAMS}
     return {name: value for name, value in named.items() if value is not None}

@@ -52,16 +52,14 @@ from cyborg.rpc.server import AgentEndpoint, ConductorEndpoint, Server
 from cyborg.rpc.signing import AGE_MAX
 from cyborg.rpc.version import VERSION
 
+#: What others have from here of the modules below, beside the functions.
 __all__ = [
     "AGE_MAX",
     "CONDUCTOR",
     "HOST",
     "REASONS_MAX",
     "VERSION",
-    "AgentEndpoint",
-    "BadMessage",
     "BrokerUnreachable",
-    "ConductorEndpoint",
     "HeldRequest",
     "HostReport",
     "HostStep",
@@ -73,27 +71,13 @@ __all__ = [
     "ProgramFailed",
     "ProgramStep",
     "ReportFailed",
-    "Server",
     "UnchangedReport",
     "Unreadable",
     "WritePermit",
     "WriteRefused",
     "WriteRequest",
-    "agent_server",
-    "check",
-    "close",
-    "conductor_server",
-    "configure",
-    "held_handles",
     "is_host_name",
-    "kick",
-    "permit_write",
-    "report",
-    "report_unchanged",
-    "run_host_step",
-    "run_program",
     "use_keys",
-    "use_memory",
 ]
 
 LOG = logging.getLogger(__name__)

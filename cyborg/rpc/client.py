@@ -137,10 +137,7 @@ class Client:
     ) -> Mapping[str, Any]:
         """The answer of an agent to a step that it is to run."""
         client = self._agent.prepare(
-            topic=agent_topic(host),
-            timeout=wait + SILENCE,
-            call_monitor_timeout=SILENCE,
-            retry=1,
+            topic=agent_topic(host), timeout=wait + SILENCE, call_monitor_timeout=SILENCE, retry=1
         )
         said = signing.Said(host, method, {"step": step.to_wire(), "wait": wait})
         return self._call(client, f"the agent of host {host}", keys.CONDUCTOR, said)
@@ -173,16 +170,12 @@ class Client:
             except Exception as exc:  # noqa: BLE001 - after any error the loop finds the work
                 LOG.warning("No conductor was told of new work; it will look by itself: %s", exc)
 
-    def _call(
-        self, client: Any, receiver: str, side: str, said: signing.Said
-    ) -> Mapping[str, Any]:
+    def _call(self, client: Any, receiver: str, side: str, said: signing.Said) -> Mapping[str, Any]:
         self._await_connection()
         signature = keys.sign(side, said)
 
         def check(answer: Mapping[str, Any], answered_by: object) -> None:
-            _check_answer(
-                receiver, side, signing.answer_to(said, signature, answer), answered_by
-            )
+            _check_answer(receiver, side, signing.answer_to(said, signature, answer), answered_by)
 
         try:
             with _failures_of(receiver):
@@ -251,9 +244,7 @@ def _name_replies(transport: Any, host: str) -> None:
     setattr(driver, _NAME_REPLIES, name)
 
 
-def _check_answer(
-    receiver: str, side: str, answer: signing.Said, signature: object
-) -> None:
+def _check_answer(receiver: str, side: str, answer: signing.Said, signature: object) -> None:
     """Check that the receiver says it.
 
     :raises HostUnreachable: it does not, or that is not known

@@ -152,20 +152,16 @@ class HostReport:
 
     def to_wire(self) -> dict[str, Any]:
         """The report as plain data."""
+        plain = ("host", "node", "started", "counter", "not_offered")
+        lists = ("unread", "present", _REASONS)
+        devices = {
+            driver: [device.to_wire() for device in found] for driver, found in self.devices.items()
+        }
         return {
-            "host": self.host,
-            "node": self.node,
-            "started": self.started,
-            "counter": self.counter,
+            **{name: getattr(self, name) for name in plain},
+            **{name: list(getattr(self, name)) for name in lists},
             "errors": dict(self.errors),
-            "devices": {
-                driver: [device.to_wire() for device in devices]
-                for driver, devices in self.devices.items()
-            },
-            "unread": list(self.unread),
-            "not_offered": self.not_offered,
-            "present": list(self.present),
-            "not_offered_reasons": list(self.not_offered_reasons),
+            "devices": devices,
         }
 
     @classmethod

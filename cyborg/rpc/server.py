@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import re
@@ -19,6 +20,8 @@ from cyborg.rpc import faults, keys, lines, payloads, signing, version
 
 LOG = logging.getLogger(__name__)
 
+_Document = dict[str, Any]
+
 _RECONNECT_PAUSE = 1.0
 _STOP_GRACE = 10.0
 _REQUEST_ID = re.compile(r"req-[0-9a-fA-F-]{1,60}")
@@ -27,39 +30,33 @@ _REQUEST_ID = re.compile(r"req-[0-9a-fA-F-]{1,60}")
 class ConductorEndpoint(Protocol):
     """What a conductor does with messages."""
 
-    def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
+    def report(self, context: _Document, report: _Document) -> None:
         """Store a host report; return when it is committed."""
 
-    def report_unchanged(self, context: dict[str, Any], report: dict[str, Any]) -> bool:
+    def report_unchanged(self, context: _Document, report: _Document) -> bool:
         """Note that the host's report is the stored one; False if another is stored."""
 
-    def kick(self, context: dict[str, Any]) -> None:
+    def kick(self, context: _Document) -> None:
         """Look for work now."""
 
-    def permit_write(
-        self, context: dict[str, Any], request: dict[str, Any]
-    ) -> payloads.WritePermit:
+    def permit_write(self, context: _Document, request: _Document) -> payloads.WritePermit:
         """Say whether a host may write a deployable now."""
 
-    def held_handles(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, str]:
+    def held_handles(self, context: _Document, request: _Document) -> dict[str, str]:
         """The ARQ of each attach handle of a host that is in use, by the handle's uuid."""
 
 
 class AgentEndpoint(Protocol):
     """What an agent does with messages."""
 
-    def host_step(
-        self, context: dict[str, Any], step: dict[str, Any], wait: float
-    ) -> str | None:
+    def host_step(self, context: _Document, step: _Document, wait: float) -> str | None:
         """Run a step; return the secret of the handle, if it has one.
 
         :raises HostStepFailed: the driver refused
         :raises HostStepRunning: it is not done after ``wait`` seconds and goes on
         """
 
-    def program(
-        self, context: dict[str, Any], step: dict[str, Any], wait: float
-    ) -> payloads.ProgramAnswer:
+    def program(self, context: _Document, step: _Document, wait: float) -> payloads.ProgramAnswer:
         """Load a bitstream into a deployable.
 
         :raises ProgramFailed: it is not loaded
@@ -75,46 +72,46 @@ class ConductorMethods:
     def __init__(self, endpoint: ConductorEndpoint) -> None:
         self._endpoint = endpoint
 
-    def report(self, context: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
+    def report(self, context: _Document, report: _Document) -> _Document:
         """Store a host report."""
-        said = signing.Said(_host_of(report), "report", {"report": report})
-        return _answer(
-            context, keys.CONDUCTOR, said, lambda: self._endpoint.report(context, report)
-        )
+        store = functools.partial(self._endpoint.report, context, report)
+        return _answer_host(context, "report", {"report": report}, store)
 
-    def report_unchanged(
-        self, context: dict[str, Any], report: dict[str, Any]
-    ) -> dict[str, Any]:
+    def report_unchanged(self, context: _Document, report: _Document) -> _Document:
         """Note that the host's report is the stored one."""
-        said = signing.Said(_host_of(report), "report_unchanged", {"report": report})
 
-        def note() -> dict[str, Any]:
+        def note() -> _Document:
             return {"stored": self._endpoint.report_unchanged(context, report)}
 
-        return _answer(context, keys.CONDUCTOR, said, note)
+        return _answer_host(context, "report_unchanged", {"report": report}, note)
 
-    def kick(self, context: dict[str, Any]) -> dict[str, Any]:
+    def kick(self, context: _Document) -> _Document:
         """Look for work now. That says nothing, so it is not signed."""
         return _outcome(lambda: self._endpoint.kick(context))
 
-    def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    def permit_write(self, context: _Document, request: _Document) -> _Document:
         """Say whether a host may write a deployable now."""
-        said = signing.Said(_host_of(request), "permit_write", {"request": request})
-        return _answer(
-            context,
-            keys.CONDUCTOR,
-            said,
-            lambda: self._endpoint.permit_write(context, request).to_wire(),
-        )
 
-    def held_handles(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+        def permit() -> _Document:
+            return self._endpoint.permit_write(context, request).to_wire()
+
+        return _answer_host(context, "permit_write", {"request": request}, permit)
+
+    def held_handles(self, context: _Document, request: _Document) -> _Document:
         """Say which handles of a host are in use."""
-        said = signing.Said(_host_of(request), "held_handles", {"request": request})
 
-        def find() -> dict[str, Any]:
+        def find() -> _Document:
             return {"held": self._endpoint.held_handles(context, request)}
 
-        return _answer(context, keys.CONDUCTOR, said, find)
+        return _answer_host(context, "held_handles", {"request": request}, find)
+
+
+def _answer_host(
+    context: _Document, method: str, body: _Document, answer: Callable[[], _Document | None]
+) -> _Document:
+    """The answer to a host, which the only argument of the message names."""
+    (said,) = body.values()
+    return _answer(context, keys.CONDUCTOR, signing.Said(_host_of(said), method, body), answer)
 
 
 def _host_of(said: object) -> str:
@@ -132,37 +129,32 @@ class AgentMethods:
         self._endpoint = endpoint
         self._host = host
 
-    def host_step(
-        self, context: dict[str, Any], step: dict[str, Any], wait: float
-    ) -> dict[str, Any]:
+    def host_step(self, context: _Document, step: _Document, wait: float) -> _Document:
         """Carry out a step."""
         said = signing.Said(self._host, "host_step", {"step": step, "wait": wait})
 
-        def carry_out() -> dict[str, Any]:
+        def carry_out() -> _Document:
             key = self._endpoint.host_step(context, step, wait)
             return {} if key is None else {"access_key": key}
 
         return _answer(context, keys.HOST, said, carry_out)
 
-    def program(
-        self, context: dict[str, Any], step: dict[str, Any], wait: float
-    ) -> dict[str, Any]:
+    def program(self, context: _Document, step: _Document, wait: float) -> _Document:
         """Load a bitstream into a deployable."""
         said = signing.Said(self._host, "program", {"step": step, "wait": wait})
-        return _answer(
-            context,
-            keys.HOST,
-            said,
-            lambda: self._endpoint.program(context, step, wait).to_wire(),
-        )
+
+        def program() -> _Document:
+            return self._endpoint.program(context, step, wait).to_wire()
+
+        return _answer(context, keys.HOST, said, program)
 
 
 def _answer(
-    context: dict[str, Any],
+    context: _Document,
     side: str,
     said: signing.Said,
-    method: Callable[[], dict[str, Any] | None],
-) -> dict[str, Any]:
+    method: Callable[[], _Document | None],
+) -> _Document:
     """The answer of a method to what was said, signed; nothing is done if that is refused."""
     # For every log line from here on.
     oslo_context.RequestContext(global_request_id=_request_id(context))
@@ -181,13 +173,13 @@ def _answer(
     return answer if answered_by is None else {**answer, keys.FIELD: answered_by}
 
 
-def _request_id(context: dict[str, Any]) -> str | None:
+def _request_id(context: _Document) -> str | None:
     """The id of a request, as a message has it. No signature is over it, so it may be anything."""
     found = context.get("request_id")
     return found if isinstance(found, str) and _REQUEST_ID.fullmatch(found) else None
 
 
-def _outcome(method: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
+def _outcome(method: Callable[[], _Document | None]) -> _Document:
     """The answer of a method. An error travels as text: the other side may lack its class."""
     try:
         return method() or {}
@@ -230,7 +222,7 @@ class Dispatcher(messaging.RPCDispatcher):
             LOG.debug("A call failed", exc_info=True)
             raise messaging.ExpectedException from exc
 
-    def _takes(self, endpoint: Any, message: dict[str, Any]) -> bool:
+    def _takes(self, endpoint: Any, message: _Document) -> bool:
         """Whether it has the method of a call, in its version, and with its arguments."""
         method = getattr(endpoint, message["method"], None)
         target = getattr(endpoint, "target", self._default_target)

@@ -90,12 +90,7 @@ class Allocations(Resource):
         row = found.row
         return {
             "uuid": row.uuid,
-            "consumer": {
-                "uuid": row.uuid,
-                "type": row.consumer_type,
-                "name": row.consumer_name,
-                "nqn": row.request["consumer"].get("nqn"),
-            },
+            "consumer": _consumer(row, row.request["consumer"].get("nqn")),
             "project_id": row.project_id,
             "state": row.state,
             "state_reason": reasons.shown(request.caller, row.state_reason, row.private_reason),
@@ -148,24 +143,15 @@ def _dry_run(request: Request, wish: plans.Wish) -> dict[str, Any]:
     """What :func:`_create` would find, and what would stop it, without a claim."""
     limits = quotas.limits_of(request.conf, request.caller.project_id)
     answer: dict[str, Any] = {
+        **dict.fromkeys(types.Allocation.names(request.version)),
         "uuid": wish.uuid,
-        "consumer": {
-            "uuid": wish.uuid,
-            "type": wish.consumer_type,
-            "name": wish.consumer_name,
-            "nqn": wish.consumer_nqn,
-        },
+        "consumer": _consumer(wish, wish.consumer_nqn),
         "project_id": request.caller.project_id,
         "state": types.POSSIBLE,
-        "state_reason": None,
-        "alternative": None,
         "hosts": [],
         "accelerators": [],
         "lease_seconds": wish.lease_seconds,
-        "lease_ends_at": None,
         "links": [],
-        "created_at": None,
-        "updated_at": None,
     }
     try:
         choice = service.preview(request.conf, request.caller, wish, limits)
@@ -191,6 +177,11 @@ def _dry_run(request: Request, wish: plans.Wish) -> dict[str, Any]:
         "hosts": sorted({place.hostname for place in choice.plan}) if shown else [],
         "accelerators": put_health(request, accelerators),
     }
+
+
+def _consumer(found: models.Allocation | plans.Wish, nqn: str | None) -> dict[str, Any]:
+    name, kind = found.consumer_name, found.consumer_type
+    return {"uuid": found.uuid, "type": kind, "name": name, "nqn": nqn}
 
 
 _NO_HANDLE: dict[str, Any] = {

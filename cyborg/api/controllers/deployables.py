@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.operations import Operations
 from cyborg.api.controllers.resource import Resource, lists, shows
-from cyborg.api.representation import self_link, timestamp_of_ms
+from cyborg.api.representation import filled, self_link, timestamp_of_ms
 from cyborg.api.request import Request, place
 from cyborg.api.types import deployables as types
 from cyborg.api.types import operations as operation_types
@@ -118,19 +118,14 @@ def _ask(request: Request, uuid: str, body: Mapping[str, str]) -> models.Operati
 
 def _program(deployable: query.Deployable) -> dict[str, Any] | None:
     """How it is programmed and what it runs; None if its driver does not program it."""
-    mode = deployable.program_mode
-    if mode is None:
+    if deployable.program_mode is None:
         return None
-    return {
-        "mode": mode,
-        "in_doubt": deployable.in_doubt,
+    told = {
+        "mode": deployable.program_mode,
         "image_uuid": deployable.bitstream_id,
-        "function_id": deployable.function_id,
-        "function_name": deployable.function_name,
         "programmed_at": timestamp_of_ms(deployable.programmed_ms),
-        "programmed_by": deployable.programmed_by,
-        "verified_by": deployable.verified_by,
     }
+    return filled(types.RunProgram, _SINCE, deployable, told)
 
 
 def _attributes(request: Request, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/function_pools``: how many free slots of each function are wanted."""
+"""``/v2/function_pools`` and ``/v2/function_misses``: slots wanted, and slots missed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
-from cyborg.api.representation import self_link, timestamp
+from cyborg.api.representation import filled, self_link
 from cyborg.api.request import Request
 from cyborg.api.types import function_pools as types
 from cyborg.common.reasons import shown_words
 from cyborg.db.paging import Page
-from cyborg.function_pools import pools
+from cyborg.function_pools import misses, pools
 from cyborg.policy.rules import function_pool as policies
 from cyborg.programming import trait_match
 
 _SINCE = versions.REGULAR
 _MEMBER = declare.Member(kind="Function pool")
+_COUNTED = ("misses", "wanted", "ready", "used", "pending", "surplus", "devices")
 _BODY = declare.Body(name="function_pool", type=types.FunctionPool)
 
 
@@ -54,28 +55,44 @@ class FunctionPools(Resource):
 
     def view(self, request: Request, pool: pools.Pool) -> dict[str, Any]:
         """A pool with what there is of it."""
-        row, counts = pool.row, pool.counts
-        return {
-            "uuid": row.uuid,
-            "name": row.name,
-            "description": row.description,
-            "function_id": row.function_id,
-            "image_uuid": row.image_uuid,
-            "hosts": row.hosts,
+        row = pool.row
+        told = {
             "traits": [known.trait for known in row.traits],
-            "free": row.free,
-            "max_devices": row.max_devices,
-            "misses": counts.misses,
-            "wanted": counts.wanted,
-            "ready": counts.ready,
-            "used": counts.used,
-            "pending": counts.pending,
-            "surplus": counts.surplus,
-            "devices": counts.devices,
             "reason": shown_words(request.caller, pools.FEWER, row.reason),
             "links": [self_link(request, self.collection, row.uuid)],
-            "created_at": timestamp(row.created_at),
-            "updated_at": timestamp(row.updated_at),
+        }
+        counted = {name: getattr(pool.counts, name) for name in _COUNTED}
+        return filled(self.kind, request.version, row, told | counted)
+
+
+class FunctionMisses(Resource):
+    """Misses."""
+
+    collection = "function_misses"
+
+    @declare.operation(
+        policies.MISS,
+        since=_SINCE,
+        body=declare.Body(name="function_miss", type=types.FunctionMiss),
+        success=202,
+        answer=types.FunctionMissed,
+        faults=[404],
+    )
+    def post(self, request: Request, body: Any) -> dict[str, Any]:
+        """Record that a function was missed."""
+        if "function_id" in body:
+            found = misses.post_of_function(body["function_id"].strip())
+        else:
+            found = misses.post_of_profile(request.caller, body["device_profile_name"])
+        return {
+            "function_pools": [
+                {
+                    "uuid": pool.uuid,
+                    "name": pool.name,
+                    "links": [self_link(request, "function_pools", pool.uuid)],
+                }
+                for pool in found
+            ]
         }
 
 

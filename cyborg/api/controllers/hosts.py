@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from cyborg import host_keys, liveness
 from cyborg.api import declare, versions
 from cyborg.api.controllers.resource import Resource, shows
-from cyborg.api.representation import timestamp, timestamp_of_ms
+from cyborg.api.representation import filled, timestamp_of_ms
 from cyborg.api.request import Request
 from cyborg.api.types import fields
 from cyborg.api.types import hosts as types
@@ -100,39 +100,25 @@ class Hosts(Resource):
     def view(self, request: Request, found: draining.Drain) -> dict[str, Any]:
         """A host with the oldest of its users."""
         host = found.host
-        return {
-            "name": host.name,
+        told = {
             "hostname": host.node,
             "state": liveness.DOWN if host.down else liveness.UP,
-            "drained": host.drained,
-            "drain_reason": host.drain_reason,
             "drained_at": timestamp_of_ms(host.drained_ms),
-            "tainted": host.tainted,
-            "taint_reason": host.taint_reason,
             "in_use": found.in_use,
             "users": [user._asdict() for user in found.users],
             "programming": found.programming,
-            "operations": [_operation(each) for each in found.operations],
+            "operations": [
+                filled(types.HostOperation, request.version, each, {}) for each in found.operations
+            ],
         }
-
-
-def _operation(operation: models.Operation) -> dict[str, Any]:
-    """An operation as the host that it programs shows it."""
-    return {
-        "uuid": operation.uuid,
-        "deployable_uuid": operation.deployable_uuid,
-        "state": operation.state,
-        "asked_by": operation.asked_by,
-    }
+        return filled(self.kind, request.version, host, told)
 
 
 def _key(key: models.HostKey) -> dict[str, Any]:
     """A key as answers show it."""
-    return {
-        "fingerprint": key.fingerprint,
-        "public_key": key.public_key,
+    told = {
         "state": types.ENROLLED if key.revoked_ms is None else types.REVOKED,
         "revoked_at": timestamp_of_ms(key.revoked_ms),
         "used_at": timestamp_of_ms(key.used_ms),
-        "created_at": timestamp(key.created_at),
     }
+    return filled(types.HostKey, _SINCE, key, told)

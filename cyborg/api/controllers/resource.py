@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import datetime
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 from webob import exc
 
 from cyborg.api import declare, pages, versions
-from cyborg.api.representation import self_link, timestamp
+from cyborg.api.representation import filled, self_link
 from cyborg.api.request import Request
 from cyborg.api.types import base, fields
 from cyborg.db import paging
@@ -65,11 +64,10 @@ class Resource:
 
     def view(self, request: Request, row: Any) -> dict[str, Any]:
         """A row as answers show it: what is not told otherwise has the same name in the row."""
-        names = self.kind.names(request.version)
         told = self.told(request, row)
-        if "links" in names:
+        if "links" in self.kind.names(request.version):
             told["links"] = told.get("links") or [self_link(request, self.collection, row.uuid)]
-        return {name: told[name] if name in told else _plain(getattr(row, name)) for name in names}
+        return filled(self.kind, request.version, row, told)
 
     def told(self, request: Request, row: Any) -> dict[str, Any]:
         """The fields of an answer that are not those of the row."""
@@ -94,10 +92,6 @@ class Resource:
         return {
             method: getattr(self, name) for method, name in served.items() if hasattr(self, name)
         }
-
-
-def _plain(value: Any) -> Any:
-    return timestamp(value) if isinstance(value, datetime.datetime) else value
 
 
 def lists(

@@ -83,15 +83,9 @@ class Host(Object):
     drained = Field(bool, "Whether nothing new of it is given out.")
     drain_reason = Field(fields.TEXT_OR_NULL, "Why it is drained, or null.")
     drained_at = Field(fields.TIME_OR_NULL, "Since when it is drained, in UTC, or null.")
-    tainted = Field(
-        bool, "Whether only profiles that tolerate it are given new."
-    )
-    taint_reason = Field(
-        fields.TEXT_OR_NULL, "Why it is tainted, or null."
-    )
+    tainted = Field(bool, "Whether only profiles that tolerate it are given new.")
+    taint_reason = Field(fields.TEXT_OR_NULL, "Why it is tainted, or null.")
     in_use = Field(fields.COUNT, "How many accelerator requests use its devices.")
     users = Field([HostUser], "The oldest of them.")
     programming = Field(fields.COUNT, "How many operations program its devices, or are to.")
-    operations = Field(
-        [HostOperation], "The oldest of them."
-    )
+    operations = Field([HostOperation], "The oldest of them.")

@@ -32,9 +32,7 @@ class GivenUp(Object):
     arqs = Field([GivenUpRequest], "The accelerator requests.")
     devices = Field([fields.UUID], "The UUIDs of the devices.")
     resource_providers = Field([fields.UUID], "The UUIDs of the resource providers.")
-    not_excluded = Field(
-        [str], "What the host may still do that was asked before."
-    )
+    not_excluded = Field([str], "What the host may still do that was asked before.")
 
 
 class Removal(Object):
@@ -52,7 +50,5 @@ QUERY: fields.Query = {"force": Field(bool, "Give up what is refused otherwise."
 #: Of hardware, whose removal has no body.
 OF_HARDWARE: fields.Query = {
     **QUERY,
-    "reason": Field(
-        hosts.REASON, "Why, in the administrator's words."
-    ),
+    "reason": Field(hosts.REASON, "Why, in the administrator's words."),
 }
