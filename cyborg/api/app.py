@@ -110,13 +110,13 @@ def tell_conductors() -> None:
 
 
 def is_usable(path: pathlib.Path, auth_strategy: str) -> bool:
-    """Whether the paste file says how to build the application for that strategy."""
+    """True if the paste file says how to build the application for that strategy."""
     kinds = ("app", "composite", "filter-app", "pipeline")
     return not _sections(path).isdisjoint(f"{kind}:{auth_strategy}" for kind in kinds)
 
 
 def is_of_another_cyborg(path: pathlib.Path) -> bool:
-    """Whether the file is what other releases ship: with no part that an operator has added."""
+    """True if other releases ship such a file: with no part that an operator has added."""
     return {"pipeline:main", "app:api_v2"} <= _sections(path) <= _SECTIONS_OF_ANOTHER
 
 

@@ -25,7 +25,7 @@ _PROJECT = "project_id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a PATCH asks for; one of the two is empty."""
+    """The changes that a PATCH asks for; one of the two is empty."""
 
     binds: dict[str, BindTarget]
     unbinds: frozenset[str]

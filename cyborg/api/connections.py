@@ -119,7 +119,7 @@ class Request(parser.HTTPRequestParser):
 
 
 def _check_framing(head: bytes) -> None:
-    """Check what waitress lets pass, and another server might understand in another way."""
+    """Raise ParsingError if another server might find the end of the request elsewhere."""
     first, *lines = head.split(b"\r\n")
     if any(line.startswith((b" ", b"\t")) for line in lines):
         raise parser.ParsingError("A header goes on in the next line.")
@@ -180,18 +180,18 @@ class Connection(channel.HTTPChannel):
         self._owed = self.total_outbufs_len
 
     def is_late(self) -> bool:
-        """Whether its client has let pass the time for that: what it took has bought some more."""
+        """True if its client has let pass the time for that: what it took has bought some more."""
         taken = max(0, self._owed - self.total_outbufs_len)
         return bool(self._until + taken / _BYTES_PER_SECOND < time.monotonic())
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for its client only."""
+        """True if it waits for its client only."""
         return not self.requests or self.postponed
 
     @property
     def awaits_request(self) -> bool:
-        """Whether no whole request has arrived, and no answer is left to be sent."""
+        """True if no whole request has arrived, and no answer is left to be sent."""
         return not (self.requests or self.total_outbufs_len)
 
     @property
@@ -202,7 +202,7 @@ class Connection(channel.HTTPChannel):
         return self.total_outbufs_len + waiting + kept
 
     def readable(self) -> bool:
-        """Whether more is read; waitress asks at every turn."""
+        """True if more is read; waitress asks at every turn."""
         if self.postponed and not self.total_outbufs_len:
             self.postponed = False
             self.server.add_task(self)
@@ -288,11 +288,11 @@ class TlsConnection(Connection):
     _shaken = False
 
     def readable(self) -> bool:
-        """Whether more is read."""
+        """True if more is read."""
         return super().readable() or not self._shaken
 
     def writable(self) -> bool:
-        """Whether something can be sent."""
+        """True if something can be sent."""
         return bool(self._shaken and super().writable())
 
     def handle_read(self) -> None:

@@ -51,13 +51,13 @@ class Body:
     optional_since: versions.Version | None = None
 
     def is_in(self, version: versions.Version) -> bool:
-        """Whether requests at ``version`` can have it."""
+        """True if requests at ``version`` can have it."""
         return self.optional_since is None or version >= self.optional_since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What one HTTP method does on one path."""
+    """One HTTP method on one path, and all that is declared of it."""
 
     summary: str
     #: The policy rule; None if everyone may read it.
@@ -90,7 +90,7 @@ class Declared(Protocol):
 
 
 class _Schemas(NamedTuple):
-    """What the arguments of an operation are checked against, at one microversion."""
+    """The schemas of an operation's arguments at one microversion."""
 
     #: Those of the query's arguments, by name, and of all of them.
     query: dict[str, Schema]
@@ -144,7 +144,7 @@ def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]
 
 
 def _patiently(request: Request, attempt: Callable[[], Any]) -> Any:
-    """What ``attempt`` returns; while the database is away, a request of another service waits."""
+    """The result of ``attempt``; while the database is away, a request of another service waits."""
     while True:
         try:
             return attempt()

@@ -55,7 +55,7 @@ def _items(schema: Mapping[str, Any], name: str, likely: list[Any]) -> Iterator[
 
 
 def _made(schema: Mapping[str, Any], name: str, likely: list[Any]) -> Iterator[Any]:
-    """What may be an example, the likeliest first."""
+    """Values that may be an example, the likeliest first."""
     if "properties" not in schema:
         yield from (*likely, *(each[name] for each in _OBJECTS if name in each))
         return
@@ -65,7 +65,7 @@ def _made(schema: Mapping[str, Any], name: str, likely: list[Any]) -> Iterator[A
 
 
 def _unlike(schema: Mapping[str, Any], sample: Mapping[str, Any]) -> float:
-    """How few names an object of the schema and a sample have in common, with fitting values."""
+    """The unlikeness of a sample: how few of the schema's names it has, with fitting values."""
     known: Mapping[str, Any] = schema["properties"]
     common = [
         name
@@ -76,7 +76,7 @@ def _unlike(schema: Mapping[str, Any], sample: Mapping[str, Any]) -> float:
 
 
 def _cut(schema: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, Any]:
-    """What the schema knows of a sample, and what it needs besides."""
+    """The part of a sample that the schema knows, and what it needs besides."""
     return {
         name: _example(part, name, [sample[name]] if name in sample else [])
         for name, part in schema["properties"].items()

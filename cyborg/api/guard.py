@@ -70,10 +70,7 @@ class Guard:
 
 
 def check_url(environ: Mapping[str, Any]) -> None:
-    """Return when path and query are UTF-8 without NUL.
-
-    :raises Invalid: they are not
-    """
+    """Raise Invalid if path or query are no UTF-8, or have a NUL."""
     try:
         # Where we are mounted is a part of the URLs in answers.
         environ.get("SCRIPT_NAME", "").encode("latin-1").decode()
@@ -194,7 +191,7 @@ class Body:
         self._max_depth = max_depth
 
     def is_empty(self) -> bool:
-        """Whether the request has no body."""
+        """True if the request has no body."""
         return not self._content
 
     def data(self, name: str) -> Any:

@@ -54,13 +54,13 @@ class _Check:
             self._answered.set()
 
     def stale(self) -> bool:
-        """Whether it is time for a new check: never while this one runs."""
+        """True if it is time for a new check: never while this one runs."""
         if self._thread.is_alive():
             return False
         return time.monotonic() > self._began + FRESH
 
     def fault(self) -> str | None:
-        """What is wrong, or None."""
+        """The fault that was found, or None."""
         left = self._began + PATIENCE - time.monotonic()
         if self._answered.wait(max(0.0, left)):
             return self._fault
@@ -77,7 +77,7 @@ class _Backend(pluginbase.HealthcheckBaseExtension):
         self._last_fault: str | None = None
 
     def ask(self) -> None:
-        """Return if all is well; raise, or never return, otherwise."""
+        """Raise any error, or never end, if not all is well."""
         raise NotImplementedError
 
     def healthcheck(self, server_port: int) -> pluginbase.HealthcheckResult:
@@ -102,7 +102,7 @@ class _Backend(pluginbase.HealthcheckBaseExtension):
 
 
 class Database(_Backend):
-    """Whether the database answers a query."""
+    """The check that the database answers a query."""
 
     what = "database"
 
@@ -113,7 +113,7 @@ class Database(_Backend):
 
 
 class Broker(_Backend):
-    """Whether the message broker takes a message."""
+    """The check that the message broker takes a message."""
 
     what = "message broker"
 

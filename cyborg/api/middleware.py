@@ -109,7 +109,7 @@ def cors(_defaults: dict[str, str], **local_conf: str) -> Filter:
 
 
 def _is_cross_origin(environ: WSGIEnvironment) -> bool:
-    """Whether the request is one to which CORS may add something."""
+    """True if CORS may add something to the answer."""
     return "HTTP_ORIGIN" in environ or environ["REQUEST_METHOD"] == "OPTIONS"
 
 

@@ -93,7 +93,7 @@ def _check_client(environ: WSGIEnvironment) -> None:
 
 @functools.lru_cache(host_header.KEPT)
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """True if only this machine can reach ``host``."""
     if host == "localhost":
         return True
     try:

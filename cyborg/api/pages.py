@@ -18,7 +18,7 @@ _MARKER = "marker"
 
 
 def read(request: Request, given: dict[str, Any]) -> tuple[dict[str, Any], paging.Page]:
-    """What the query arguments narrow a list to, and the page of it that they ask for.
+    """The values that narrow a list, and the page that the query arguments ask for.
 
     :raises Invalid: a value is not valid for its argument
     """

@@ -46,7 +46,7 @@ class Request(webob_request.BaseRequest):
 
     @property
     def params(self) -> Any:
-        """What pecan takes for arguments; the body is none of them, and the guard has it."""
+        """The arguments for pecan; the body is none of them, and the guard has it."""
         return self.GET
 
     @property
@@ -77,7 +77,7 @@ class Request(webob_request.BaseRequest):
         self.answer_headers = versions.headers(self.version)
 
     def has_body(self) -> bool:
-        """Whether the request has a body."""
+        """True if the request has a body."""
         body: guard.Body = self.environ[guard.ENVIRON_KEY]
         return not body.is_empty()
 
@@ -92,7 +92,7 @@ class Request(webob_request.BaseRequest):
 
 @contextlib.contextmanager
 def place(*kinds: threading.Semaphore) -> Iterator[bool]:
-    """Whether a place of each of these kinds was free; they are taken until the block ends."""
+    """Take a place of each of these kinds until the block ends; give False if one has none."""
     with contextlib.ExitStack() as taken:
         for places in kinds:
             if not places.acquire(blocking=False):

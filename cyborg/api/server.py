@@ -58,10 +58,7 @@ class NoCertificate(errors.Misconfigured):
 
 
 def check_address(conf: cfg.ConfigOpts, host: str) -> None:
-    """Check that it is safe to listen on ``host``.
-
-    :raises UnsafeAddress: callers are not authenticated, and other machines can reach the address
-    """
+    """Raise UnsafeAddress if nobody is authenticated, and other machines reach ``host``."""
     if conf.api.auth_strategy != "noauth" or conf.api.noauth_allow_remote:
         return
     if not noauth.is_loopback(host):
@@ -281,7 +278,7 @@ class Server:
             self._server.serve()
 
     def stop(self) -> None:
-        """Stop listening and return when the requests under way are answered."""
+        """Stop listening, and wait until the requests under way are answered."""
         if self._server is not None and self._thread.is_alive():
             self._server.stop()
             self._thread.join()

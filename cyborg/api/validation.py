@@ -32,7 +32,7 @@ class Prepared(dict[str, Any]):
 
     @functools.cached_property
     def validator(self) -> Any:
-        """What validates data against the schema."""
+        """The validator of data against the schema."""
         return _Validator(self, format_checker=_FORMATS)
 
 

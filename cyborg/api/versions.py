@@ -106,16 +106,13 @@ def _served(text: str) -> Version:
 
 
 def served_from(since: Version) -> str:
-    """What to tell a client that asks for something at a microversion before it."""
+    """The sentence for a client that asks for something at a microversion before it."""
     wanted = f"{HEADER}: {SERVICE_TYPE} {since}"
     return f"Served from microversion {since} on; send the header '{wanted}', or a later one"
 
 
 def require(version: Version, minimum: Version) -> None:
-    """Check that ``version`` is not older than ``minimum``.
-
-    :raises NotAcceptable: it is
-    """
+    """Raise NotAcceptable if ``version`` is older than ``minimum``."""
     if version < minimum:
         raise errors.NotAcceptable(
             f"Request not acceptable. The minimal required API version should be {minimum}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every room knows: errors, reasons, what is asked for, what must be installed."""
+"""Words that every room knows: errors, reasons, states, and what must be installed."""

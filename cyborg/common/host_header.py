@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which names in the Host of a request are this machine's.
+"""The names in the Host of a request that are this machine's.
 
 A web page may have a name of its own lead to this machine, and would then read the answers.
 """
@@ -16,7 +16,7 @@ KEPT = 16
 
 
 def is_own(header: str, *names: str) -> bool:
-    """Whether the header has no name, an address, or a name of this machine or of ``names``."""
+    """True if the header has no name, an address, or a name of this machine or of ``names``."""
     name = name_of(f"//{header}")
     own = {"", "localhost", socket.gethostname().lower(), *map(str.lower, names)}
     return name in own or is_address(name)
@@ -33,7 +33,7 @@ def name_of(url: str) -> str:
 
 @functools.lru_cache(KEPT)
 def is_address(host: str) -> bool:
-    """Whether ``host`` is an IP address."""
+    """True if ``host`` is an IP address."""
     try:
         ipaddress.ip_address(host.strip("[]"))
     except ValueError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a deployable can be programmed: the words of drivers, the database, options and the API."""
+"""Modes of programming a deployable: words of drivers, the database, options and the API."""
 
 #: A region of its own, offered whatever it runs.
 DYNAMIC = "dynamic"

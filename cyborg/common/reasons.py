@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why something is as it is: a sentence for whoever it concerns, and the whole of it for operators.
+"""Reasons why things are as they are: a sentence for those concerned, and all for operators.
 
 The two are stored in columns beside each other: ``private_reason`` is null where the public one
 says all. A column without such a neighbour is for those who may see hosts, as the words of drivers
@@ -28,16 +28,16 @@ class Reason:
 
     @classmethod
     def of(cls, code: str, what: str, detail: object) -> Reason:
-        """That something has happened, a sentence without its full stop, and the private why."""
+        """A reason: something has happened, a sentence without its full stop, and the private why."""
         return cls(code, f"{what}.", f"{what}: {detail}")
 
     @property
     def whole(self) -> str:
-        """All of it."""
+        """The whole reason."""
         return self.public if self.private is None else self.private
 
     def columns(self, public: str = "state_reason") -> dict[str, str | None]:
-        """It as the two columns of a row."""
+        """The reason as the two columns of a row."""
         return {public: self.public, "private_reason": self.private}
 
 
@@ -62,26 +62,26 @@ OF_BINDS = {
 
 
 class Reader(Protocol):
-    """Who is shown a reason."""
+    """A reader of reasons."""
 
     @property
     def sees_hosts(self) -> bool:
-        """Whether that is somebody who may see hosts."""
+        """True if that is somebody who may see hosts."""
 
 
 _Public = TypeVar("_Public", bound=str | None)
 
 
 def shown(reader: Reader, public: _Public, private: str | None) -> _Public | str:
-    """What the reader is shown of a reason, which is stored so."""
+    """The text of a stored reason that the reader is shown."""
     return public if private is None or not reader.sees_hosts else private
 
 
 def shown_words(reader: Reader, instead: str, words: str | None) -> str | None:
-    """The same of a column that is for those who may see hosts, null if there is no reason."""
+    """The text shown of a column for those who may see hosts; None if there is no reason."""
     return words if words is None else shown(reader, instead, words)
 
 
 def is_news(before: object, now: object) -> bool:
-    """Whether a reason is another one than before, so that it must be written and told."""
+    """True if a reason is another one than before, so that it must be written and told."""
     return before != now

@@ -46,7 +46,7 @@ _TWO_OF = "FPGA"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestGroup:
-    """What one group asks for. A field is None or empty if the group has no such key."""
+    """The demand of one group. A field is None or empty if the group has no such key."""
 
     #: Amount by resource class.
     resources: Mapping[str, int]
@@ -82,7 +82,7 @@ class RequestGroup:
 
     @property
     def names_program(self) -> bool:
-        """Whether it asks for a program, by image or function."""
+        """True if it asks for a program, by image or function."""
         return any((self.image_uuid, self.function_id, self.function_name))
 
     @property
@@ -97,7 +97,7 @@ class RequestGroup:
 
     @property
     def accelerators(self) -> int:
-        """How many accelerators it asks for, however many ARQs that makes."""
+        """The number of accelerators that it asks for, however many ARQs that makes."""
         return sum(self.resources.values())
 
     @property
@@ -108,7 +108,7 @@ class RequestGroup:
 
     @property
     def arqs(self) -> int:
-        """How many ARQs are made of it."""
+        """The number of ARQs that are made of it."""
         twice = self.resources.get(_TWO_OF, 0) if TWO_HANDLES in self.required else 0
         return self.accelerators + twice
 
@@ -121,7 +121,7 @@ class RequestGroup:
 
 
 def with_taint_forbidden(group: Mapping[str, str]) -> dict[str, str]:
-    """The same, as a device profile is shown to who asks Placement."""
+    """The group with the taint forbidden, as it is shown to who asks Placement."""
     traits = RequestGroup.parse(group).without_tainted().traits
     return {**group, **{f"{TRAIT}:{name}": how for name, how in traits.items()}}
 

@@ -57,7 +57,7 @@ OPTS: list[cfg.Opt] = [
 
 
 def policy(conf: cfg.ConfigOpts, resource_class: str, drivers: Collection[str]) -> str:
-    """What is wanted for a resource class of a driver that has these names: one of the three."""
+    """The policy for a resource class of a driver that has these names: one of the three."""
     options = conf.cleaning
     if resource_class in options.classes:
         return str(options.classes[resource_class])

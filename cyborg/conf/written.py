@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator has written beside ``cyborg.conf``: which files are read, and which are not."""
+"""Files that operators write beside ``cyborg.conf``: which are read, and which are not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def passed_over(conf: cfg.ConfigOpts) -> Iterator[str]:
 
 
 def _beside(conf: cfg.ConfigOpts) -> Iterator[str]:
-    """Those that have a usual name beside a file that is read."""
+    """A sentence for each file of a usual name beside one that is read."""
     read = {pathlib.Path(path).resolve() for path in (*files(conf), *(conf.config_dir or ()))}
     for folder in {pathlib.Path(file).parent for file in conf.config_file or ()}:
         for path in (*folder.glob("cyborg.conf*"), *folder.glob(f"{conf.prog}.conf*")):

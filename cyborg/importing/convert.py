@@ -50,7 +50,7 @@ Values = dict[str, Any]
 
 @dataclass(slots=True)
 class Findings:
-    """What is said about the rows, in the order in which they were read."""
+    """The sentences about the rows, in the order in which they were read."""
 
     refusals: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -319,7 +319,7 @@ _DEVICE_COLUMNS = ("type", "vendor", "model", "std_board_info", "vendor_board_in
 
 
 def _identity(row: Row) -> Values:
-    """What every row keeps; upstream may leave out when it was made."""
+    """The columns that every row keeps; upstream may leave out when it was made."""
     return {
         "uuid": _uuid(row["uuid"]),
         "created_at": row["created_at"] or models.utcnow(),
@@ -344,7 +344,7 @@ def _groups(text: str) -> list[dict[str, str]] | str:
 
 
 def _why_impossible(row: Row) -> str | None:
-    """Why no row of ours can be like this one, if so."""
+    """The reason why no row of ours can be like this one, if so."""
     for name in ("uuid", "instance_uuid", "device_rp_uuid"):
         if row[name] and not _is_uuid(row[name]):
             return f"has the {name} {row[name]!r}"

@@ -23,7 +23,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(slots=True)
 class Report:
-    """What the old database has, and what becomes of it."""
+    """The content of the old database, and what becomes of it."""
 
     #: The release of upstream that made its schema.
     release: str
@@ -91,7 +91,7 @@ def _checked(
 def _converted(
     pages: Iterable[Sequence[Any]], convert_one: Callable[[Any], T | None]
 ) -> Iterator[tuple[int, list[T]]]:
-    """How many rows each page has, and what becomes of them."""
+    """The number of rows of each page, and what becomes of them."""
     for page in pages:
         yield len(page), [found for row in page if (found := convert_one(row)) is not None]
 
@@ -102,10 +102,7 @@ def _uuid(converted: Any) -> str:
 
 
 def _check_target() -> None:
-    """Check that this database can be imported into.
-
-    :raises Misconfigured: its schema is not this release's, or a conductor runs on it
-    """
+    """Raise Misconfigured if its schema is not this release's, or a conductor runs on it."""
     if revision.version() != schema.head():
         raise errors.Misconfigured(
             "The schema of this database is not this release's; run `cyborg-dbsync upgrade` first."

@@ -104,7 +104,7 @@ class Source:
         return REVISIONS[found]
 
     def count(self) -> dict[str, int]:
-        """How many rows there are that :meth:`profiles`, :meth:`devices` and :meth:`arqs` give."""
+        """The number of rows that :meth:`profiles`, :meth:`devices` and :meth:`arqs` give."""
         tables = {"device profiles": _PROFILES, "devices": _DEVICES, "ARQs": _ARQS}
         return {
             name: self._connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0

@@ -90,7 +90,7 @@ def _uuids_by(
 
 
 def count_new(session: orm.Session, model: type[Any], uuids: Sequence[str]) -> int:
-    """How many of these are not there yet."""
+    """The number of these that are not there yet."""
     return len(uuids) - len(_there(session, model, uuids))
 
 
@@ -227,7 +227,7 @@ def store_arqs(found: Sequence[Request]) -> None:
 
 
 def is_only_left(found: object) -> bool:
-    """It is an ARQ that gets no row: only what it has left is noted."""
+    """True if it is an ARQ that gets no row: only what it has left is noted."""
     return isinstance(found, Request) and found.values["state"] == models.DELETING
 
 

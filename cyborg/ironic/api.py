@@ -49,7 +49,7 @@ def node(conf: cfg.ConfigOpts, ident: str) -> Mapping[str, Any] | None:
 
 
 def inventory(conf: cfg.ConfigOpts, uuid: str) -> Mapping[str, Any] | None:
-    """What the last inspection of a node has found, or None if Ironic has nothing of one.
+    """The inventory of a node by its last inspection, or None if Ironic has none.
 
     :raises Misconfigured: Ironic cannot be used
     :raises Unreadable: its answer is an error

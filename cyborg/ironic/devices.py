@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which PCI functions of a node are devices, and of which kind: as the drivers of Cyborg say.
+"""The devices among the PCI functions of a node, and their kinds: as Cyborg's drivers say.
 
 A driver of ``[agent] enabled_drivers`` takes all that it would take on a host. Of the others that
 are installed only those functions count that are no disks, networks or bridges. What Ironic itself

@@ -32,7 +32,7 @@ _NUMA = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """What Ironic's inspection hook ``accelerators`` says of a PCI function."""
+    """A PCI function as Ironic's inspection hook ``accelerators`` shows it."""
 
     address: str
     vendor: str

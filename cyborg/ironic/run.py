@@ -18,7 +18,7 @@ from cyborg.ironic.store import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What to import: all nodes, or those of these UUIDs or names."""
+    """The nodes to import: all, or those of these UUIDs or names."""
 
     nodes: Sequence[str] = ()
     dry_run: bool = False
@@ -102,7 +102,7 @@ class _Read:
 
     @property
     def has_no_device(self) -> bool:
-        """Whether Ironic knows no device of it: its inventory is gone, say, or has none."""
+        """True if Ironic knows no device of it: its inventory is gone, say, or has none."""
         return self.found is not None and not self.found.devices
 
     def store(self, *, dry_run: bool) -> Outcome:
@@ -148,10 +148,7 @@ def _readable(
 def _refuse_losses(
     conf: cfg.ConfigOpts, listed: int, gone: int, empty: int, known: int
 ) -> None:
-    """Return unless so many nodes would be forgotten that the wrong Ironic may have been asked.
-
-    :raises Misconfigured: they would
-    """
+    """Raise Misconfigured if so many nodes are gone that it may be the wrong Ironic."""
     share, lost = conf.conductor.max_gone_share, gone + empty
     if (gone and not listed) or (lost > 1 and lost > share * known):
         raise errors.Misconfigured(

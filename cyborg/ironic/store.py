@@ -25,7 +25,7 @@ from cyborg.ironic.facts import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What becomes of a node: how many devices are new, changed, gone, and why none is written."""
+    """The outcome for a node: how many devices are new, changed, gone, and why none is written."""
 
     node: str
     host: str
@@ -110,7 +110,7 @@ def _write(session: orm.Session, node: Node, found: Found) -> Outcome:
 def _write_devices(
     session: orm.Session, host_id: int, found: Mapping[str, tuple[str, base.Device]]
 ) -> tuple[int, int, int]:
-    """How many devices are new, have changed, and are gone."""
+    """The numbers of devices that are new, have changed, and are gone."""
     known = bare_metal.devices(session, [host_id])
     rows = {(row.control_path.cpid_type, row.control_path.cpid_info): row for row in known}
     new = changed = 0
@@ -148,7 +148,7 @@ def known_hosts() -> dict[str, str]:
 
 
 def forget(uuids: Collection[str], *, dry_run: bool) -> int:
-    """Delete the hosts of these nodes that have no agent, and return how many devices they had."""
+    """Delete the hosts of these nodes that have no agent; the result counts their devices."""
     try:
         return _forget(uuids, dry_run=dry_run)
     except _Undone as undone:

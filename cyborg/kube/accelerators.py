@@ -34,7 +34,7 @@ class Api:
         self._until = until
 
     def until(self, until: float) -> Api:
-        """The same, which waits for no answer longer than that, by the monotonic clock."""
+        """An API that waits for no answer longer than that, by the monotonic clock."""
         return Api(self._conf, until)
 
     def call(self, method: str, path: str, body: object = None) -> Any:
@@ -47,7 +47,7 @@ class Api:
         return answers.document(answer, dict) if answer.content else None
 
     def find(self, path: str) -> _Document | None:
-        """What is there; None if nothing is.
+        """The document that is there; None if there is none.
 
         :raises Refused: that is not known
         """
@@ -102,7 +102,7 @@ class Api:
 
 
 def _is_cyborgs(answer: requests.Response) -> bool:
-    """Whether Cyborg itself says it, and not a proxy before it."""
+    """True if Cyborg itself says it, and not a proxy before it."""
     try:
         return "errors" in answer.json()
     except answers.ODD:

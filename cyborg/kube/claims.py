@@ -180,7 +180,7 @@ class Claims:
 
 
 def _standing(api: accelerators.Api, consumer: str) -> _Row | None:
-    """What the claim has here already; None if it has nothing."""
+    """The allocation that the claim has here already; None if it has none."""
     found = api.find(f"/allocations/{consumer}")
     return found if found is not None and found["state"] in LIVE else None
 
@@ -217,7 +217,7 @@ def _provider(result: _Row) -> str:
 
 
 def _is_of(allocation: _Row, providers: Sequence[str]) -> bool:
-    """Whether an allocation that is Active is of just these providers."""
+    """True if an allocation that is Active is of just these providers."""
     groups = {each["group"] for each in allocation["accelerators"]}
     return groups == set(range(len(providers))) and all(
         each["device_rp_uuid"] == providers[each["group"]] for each in allocation["accelerators"]

@@ -218,7 +218,7 @@ def _bytes(message: Any) -> bytes:
 
 
 def _why(exc: Exception, what: str, claim: Any) -> str:
-    """Why one claim of a call is not served; the others are."""
+    """The reason why one claim of a call is not served; the others are."""
     if isinstance(exc, errors.CyborgError):
         LOG.warning("Claim %s/%s is not %s: %s", claim.namespace, claim.name, what, exc)
         return exc.message

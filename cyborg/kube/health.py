@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the devices are, for the kubelet, which shows it in the status of pods."""
+"""The health of the devices, for the kubelet, which shows it in the status of pods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST = 1024
 
 
 class Health:
-    """What was seen of the devices last; any number of streams tell it on."""
+    """The health of the devices as seen last; any number of streams tell it on."""
 
     def __init__(self, pool: str, interval: Callable[[], float]) -> None:
         self._pool = pool
@@ -51,7 +51,7 @@ class Health:
         self._changed.notify_all()
 
     def watch(self, is_heard: Callable[[], bool]) -> Iterator[Any]:
-        """What to send to a kubelet: after each pass, while it listens."""
+        """The messages for a kubelet: one after each pass, while it listens."""
         said = -1
         while is_heard():
             with self._changed:

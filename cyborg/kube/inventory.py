@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Cyborg's record says of the devices of this host that belong to Kubernetes.
+"""The devices of this host that belong to Kubernetes, by Cyborg's record.
 
 A device belongs to Kubernetes if an administrator has tainted it for that, or its host: then
 Cyborg gives it to no consumer that does not tolerate taints, so not to Nova's servers.
@@ -59,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What belongs to Kubernetes on this host."""
+    """The parts of this host that belong to Kubernetes."""
 
     #: The name of the host's root provider.
     hostname: str
@@ -121,7 +121,7 @@ def _is_ours(host: _Row, device: _Row, reason: str) -> bool:
 def _held_by_others(
     conf: cfg.ConfigOpts, api: accelerators.Api, hostname: str
 ) -> Mapping[str, int]:
-    """How many handles of each deployable are held, and not for a claim.
+    """The number of each deployable's handles that are held, and not for a claim.
 
     That is what guests had before, and what is not clean yet.
     """

@@ -122,7 +122,7 @@ class Publisher:
 
 
 class _InvalidSlice(Exception):
-    """Which slice is invalid, and why."""
+    """A slice is invalid; the exception says which, and why."""
 
     def __init__(self, name: str, why: Invalid) -> None:
         super().__init__(name)

@@ -25,7 +25,7 @@ _RETRY = 30.0
 
 
 class Driver:
-    """What runs on a node."""
+    """The driver that runs on a node."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         """:raises errors.Misconfigured: an option makes no sense"""

@@ -39,7 +39,7 @@ _LOCAL = _SILENT | {"log", "test"}
 
 
 class _Process:
-    """Whether this process announces anything, and what to call afterwards."""
+    """The process: whether it announces anything, and what to call afterwards."""
 
     def __init__(self) -> None:
         self.announces = threading.Event()
@@ -54,7 +54,7 @@ _process = _Process()
 
 
 def wanted(conf: cfg.ConfigOpts) -> bool:
-    """Whether ``[oslo_messaging_notifications] driver`` names a driver that sends something."""
+    """True if ``[oslo_messaging_notifications] driver`` names a driver that sends something."""
     for group, options in messaging_opts.list_opts():
         if group == GROUP:
             conf.register_opts(options, group=group)
@@ -62,7 +62,7 @@ def wanted(conf: cfg.ConfigOpts) -> bool:
 
 
 def needs_broker(conf: cfg.ConfigOpts) -> bool:
-    """Whether notifications go over a message broker, and not only to the log."""
+    """True if notifications go over a message broker, and not only to the log."""
     return wanted(conf) and not _LOCAL.issuperset(conf[GROUP].driver)
 
 
@@ -115,7 +115,7 @@ def announce(session: orm.Session, notices: Iterable[Notice]) -> None:
 
 
 def look() -> bool:
-    """Record the work of sending, if there is anything to send; return whether it did so.
+    """Record the work of sending, if there is anything to send; True if it did so.
 
     A row that is recorded already is left alone: more to send is no reason to try a broker that
     is down sooner.

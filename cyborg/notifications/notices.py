@@ -68,7 +68,7 @@ class AcceleratorRequestPayload(Payload):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Who has an attach handle."""
+    """A user of an attach handle."""
 
     arq_uuid: str
     project_id: str | None

@@ -104,7 +104,7 @@ def _about(arq: notices.AcceleratorRequestPayload) -> dict[str, Any]:
 
 
 def _why_given_up(arq: notices.AcceleratorRequestPayload) -> sa.ColumnElement[str]:
-    """That the bind was given up, and what had kept it from its end, if that is known."""
+    """The sentence that a bind was given up, and what had kept it from its end, if known."""
     tried = {work.BIND: arq.instance_uuid, work.HOST_STEP: arq.attach_handle_uuid}
     failed = sa.literal(f"{_GIVEN_UP} Its last attempt failed: ") + work.last_error(tried)
     return sa.func.coalesce(failed, _GIVEN_UP)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is told of by the notifications about devices and hosts: those who have a part of them."""
+"""The users that notifications about devices and hosts name: those who have a part of them."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def send_events(
 
 
 def is_there(conf: cfg.ConfigOpts, instance_uuid: str) -> bool | None:
-    """Whether Nova has the instance, in any project and any cell; None if that is not certain.
+    """True if Nova has the instance, in any project and any cell; None if that is not certain.
 
     A 404 is not enough: a user who is not an administrator gets it for the servers of other
     projects too. So the list of all projects must not have the instance either. That list alone
@@ -99,7 +99,7 @@ def is_there(conf: cfg.ConfigOpts, instance_uuid: str) -> bool | None:
 
 
 def has_deleted(conf: cfg.ConfigOpts, instance_uuid: str) -> bool:
-    """Whether Nova itself says that it had the instance, and has deleted it.
+    """True if Nova itself says that it had the instance, and has deleted it.
 
     It says so until the records of deleted servers are archived, and only to administrators.
 

@@ -33,7 +33,7 @@ _CLOSE_GRACE = 2.0
 
 
 class Endpoint:
-    """What is called with each notification of Nova's."""
+    """The endpoint that is called with each notification of Nova's."""
 
     filter_rule = messaging.NotificationFilter(event_type=EVENT)
 

@@ -156,7 +156,7 @@ class AcceleratorWeigher(_Asker, weights.BaseHostWeigher):  # type: ignore[misc]
     """Weighs a host by the rank of its best candidate, and sorts what may be claimed there."""
 
     def weight_multiplier(self, host_state: Any) -> float:
-        """How much the weight counts on a host."""
+        """The factor by which the weight counts on a host."""
         multiplier: float = scheduler_utils.get_weight_multiplier(
             host_state, "accelerator_weight_multiplier", CONF[GROUP].multiplier
         )

@@ -43,15 +43,12 @@ class Api:
         self._used = self.microversion or OLDEST
 
     def has_all(self) -> bool:
-        """Whether requests are sent at the newest microversion, or at a newer one."""
+        """True if requests are sent at the newest microversion, or at a newer one."""
         used = discover.normalize_version_number(self._used)
         return bool(used >= discover.normalize_version_number(NEWEST))
 
     def need(self, *versions: str) -> None:
-        """Check that the server and the user permit these microversions; the newest without any.
-
-        :raises CommandError: one of them does not
-        """
+        """Raise CommandError if one of these microversions, or the newest, is not permitted."""
         if {*versions} != {OLDEST} and not self.has_all():
             if self.microversion is None:
                 # It has not said what it serves, which has other reasons than its age.
@@ -86,7 +83,7 @@ class Api:
             raise exceptions.CommandError(f"{response.url} is no accelerator API.") from exc
 
     def looks(self, path: str) -> Iterator[Row]:
-        """What is at a path, again and again."""
+        """The document at a path, again and again."""
         while True:
             yield self.call("GET", path)
             time.sleep(_POLL)
@@ -188,7 +185,7 @@ class Api:
 
 
 def is_uuid(text: str) -> bool:
-    """Whether the text is a uuid, with hyphens or without."""
+    """True if the text is a uuid, with hyphens or without."""
     try:
         uuid.UUID(text)
     except ValueError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands have in common: options of lists, and columns that fit a terminal."""
+"""The base of all commands: options of lists, and columns that fit a terminal."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _longest_word(cells: Iterable[str]) -> int:
 
 
 def _widths(words: Sequence[int], whole: Sequence[int], usable: int) -> list[int]:
-    """What each column gets: its longest word, and of what is left as much as the others."""
+    """The width of each column: its longest word, and of what is left as much as the others."""
     widths = list(words)
     while left := usable - sum(widths):
         short = [number for number, width in enumerate(widths) if width < whole[number]]

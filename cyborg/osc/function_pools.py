@@ -28,7 +28,7 @@ class Misses(command.Lister):
     short = ("name", "function_id", "misses", "wanted", "ready")
 
     def rows(self, parsed: argparse.Namespace) -> Iterator[Row]:
-        """Those that were missed."""
+        """The pools that were missed."""
         return (row for row in super().rows(parsed) if row["misses"])
 
 

@@ -91,7 +91,7 @@ def _empty(api: Api, path: str) -> Row:
 
 
 def _left(host: Row) -> str:
-    """Who has something of a host, as the subject of a sentence; empty if nobody has."""
+    """The users of a host, as the subject of a sentence; empty if there are none."""
     numbers = {
         "accelerator requests use": host["in_use"],
         "operations program": host["programming"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What OpenStackClient asks of a plugin.
+"""The functions that OpenStackClient asks of a plugin.
 
 It has a name of its own, since OpenStackClient passes over a plugin with the name of one of its
 own parts. So its commands are loaded after those of OpenStackClient.
@@ -26,5 +26,5 @@ def build_option_parser(parser: argparse.ArgumentParser) -> argparse.ArgumentPar
 
 
 def check_api_version(_version: str) -> bool:
-    """Whether commands can be loaded; the microversion is settled with the server."""
+    """True: commands can be loaded, and the microversion is settled with the server."""
     return True

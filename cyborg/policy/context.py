@@ -27,17 +27,15 @@ class RequestContext(oslo_context.RequestContext):
         self._enforcer = enforcer
 
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
-        """Return if ``rule`` permits the caller to act on ``target``, by default its own project.
+        """Raise Forbidden if ``rule`` does not permit the caller ``target``, or its own project.
 
         It is :attr:`project_scope` that keeps a caller from the objects of other projects.
-
-        :raises Forbidden: the rule does not permit it
         """
         own = {"project_id": self.project_id, "user_id": self.user_id}
         self._enforcer.authorize(rule, own if target is None else target, self._credentials)
 
     def may(self, rule: str) -> bool:
-        """Whether ``rule`` permits the caller to act on objects that belong to no project."""
+        """True if ``rule`` permits the caller to act on objects that belong to no project."""
         try:
             self.authorize(rule)
         except errors.Forbidden:
@@ -45,17 +43,17 @@ class RequestContext(oslo_context.RequestContext):
         return True
 
     def check_is_admin(self) -> bool:
-        """Whether the caller administers the cloud, and so acts on the objects of every project."""
+        """True if the caller administers the cloud, and so acts on the objects of every project."""
         return self._enforcer.is_admin(self._credentials)
 
     @functools.cached_property
     def sees_hosts(self) -> bool:
-        """Whether the caller may see hosts, and so paths and what belongs to other projects."""
+        """True if the caller may see hosts, and so paths and what belongs to other projects."""
         return self.may(host.GET_ONE)
 
     @functools.cached_property
     def _credentials(self) -> Mapping[str, Any]:
-        """What rules know of the caller, who stays the same for the whole request."""
+        """The caller as rules know it, which stays the same for the whole request."""
         return dict(self.to_policy_values())
 
     @property
@@ -68,7 +66,7 @@ class RequestContext(oslo_context.RequestContext):
 
     @property
     def has_service_token(self) -> bool:
-        """Whether the request carries another service's token, as binding requires."""
+        """True if the request carries another service's token, as binding requires."""
         return self._enforcer.is_service(self.service_roles)
 
 

@@ -56,15 +56,12 @@ class Enforcer:
     def authorize(
         self, rule: str, target: Mapping[str, Any], credentials: Mapping[str, Any]
     ) -> None:
-        """Return if ``rule`` permits it.
-
-        :raises Forbidden: it does not, or the token is not scoped to a project
-        """
+        """Raise Forbidden if ``rule`` does not permit it, or the token is not of a project."""
         if not self._permits(rule, target, credentials):
             raise errors.Forbidden(f"Access was denied to the following resource: {rule}")
 
     def is_admin(self, credentials: Mapping[str, Any]) -> bool:
-        """Whether the caller administers the cloud, and so acts on the objects of every project."""
+        """True if the caller administers the cloud, and so acts on the objects of every project."""
         return self._permits(base.IS_ADMIN, credentials, credentials)
 
     def _permits(
@@ -118,7 +115,7 @@ class Enforcer:
         self._next_find = time.monotonic() + _FIND_SECONDS
 
     def is_service(self, roles: Collection[str]) -> bool:
-        """Whether a service token with these roles is another service's."""
+        """True if a service token with these roles is another service's."""
         return not self._service_token_roles.isdisjoint(roles)
 
 
@@ -149,7 +146,7 @@ def _read_rules(conf: cfg.ConfigOpts) -> policy.Enforcer:
 
 
 def _signature(paths: Iterable[pathlib.Path]) -> tuple[tuple[int, ...], ...]:
-    """What changes when one of the files, or a file in one of the folders, does.
+    """A signature that changes with one of the files, or with a file in one of the folders.
 
     :raises OSError: one is gone
     """

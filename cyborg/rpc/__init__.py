@@ -138,10 +138,7 @@ def close() -> None:
 
 
 def check() -> None:
-    """Return when the broker has taken a message, however long that takes.
-
-    :raises BrokerUnreachable: it does not take it
-    """
+    """Raise BrokerUnreachable if the broker takes no message, however long that takes."""
     if _current is not None:
         _current.check()
 
@@ -158,7 +155,7 @@ def kick() -> None:
 
 
 def report(conf: cfg.ConfigOpts, host_report: HostReport) -> None:
-    """Have a conductor store a host report; return when it is stored.
+    """Have a conductor store a host report, and wait until it is stored.
 
     :raises ReportFailed: it is not known to be stored
     """
@@ -228,7 +225,7 @@ def held_handles(
 def run_host_step(
     conf: cfg.ConfigOpts, host: str, step: HostStep, timeout: float
 ) -> str | None:
-    """Have the agent of ``host`` run a step; return when it is done, with the handle's secret.
+    """Have the agent of ``host`` run a step to its end; the result is the handle's secret.
 
     :raises HostStepFailed: the driver refused
     :raises HostUnreachable: no answer, or none within ``timeout`` seconds
@@ -262,7 +259,7 @@ def _access_key(said: object) -> str | None:
 def run_program(
     conf: cfg.ConfigOpts, host: str, step: ProgramStep, timeout: float
 ) -> ProgramAnswer:
-    """Have the agent of ``host`` load a bitstream; return when it is verified to be there.
+    """Have the agent of ``host`` load a bitstream, and wait until it is verified to be there.
 
     :raises ProgramFailed: it is not loaded
     :raises HostStepRunning: it is not done within ``timeout`` seconds; a second request joins it
@@ -318,13 +315,13 @@ def _number(said: object) -> int | None:
 
 
 def conductor_server(conf: cfg.ConfigOpts, endpoint: ConductorEndpoint) -> Server:
-    """Return the server of a conductor. Each message goes to one of the conductors."""
+    """The server of a conductor. Each message goes to one of the conductors."""
     methods = server.ConductorMethods(endpoint)
     return _server(conf, client.CONDUCTOR_TOPIC, conf.host, methods, threads=_CONDUCTOR_THREADS)
 
 
 def agent_server(conf: cfg.ConfigOpts, host: str, endpoint: AgentEndpoint) -> Server:
-    """Return the server of the agent of ``host``."""
+    """The server of the agent of ``host``."""
     methods = server.AgentMethods(endpoint, host)
     return _server(conf, client.agent_topic(host), client.AGENT_SERVER, methods)
 

@@ -245,10 +245,7 @@ def _name_replies(transport: Any, host: str) -> None:
 
 
 def _check_answer(receiver: str, side: str, answer: signing.Said, signature: object) -> None:
-    """Check that the receiver says it.
-
-    :raises HostUnreachable: it does not, or that is not known
-    """
+    """Raise HostUnreachable if it is not the receiver that says it."""
     try:
         keys.check(side, answer, signature)
     except signing.Refused as exc:
@@ -256,7 +253,7 @@ def _check_answer(receiver: str, side: str, answer: signing.Said, signature: obj
 
 
 def _context(signature: dict[str, Any] | None) -> dict[str, Any]:
-    """What a message carries: the request id of the present context, and a signature."""
+    """The context of a message: the request id of the present one, and a signature."""
     current = oslo_context.get_current()
     context = {"request_id": current.global_id} if current else {}
     return context if signature is None else {**context, keys.FIELD: signature}

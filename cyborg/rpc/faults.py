@@ -11,7 +11,7 @@ class BadMessage(errors.CyborgError):
 
 
 class Unreadable(BadMessage):
-    """What a message holds is not what such a message has; the sentence names the field."""
+    """A message holds what no such message has; the sentence names the field."""
 
 
 class TooOld(BadMessage):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes from RabbitMQ, checked before a library decodes any of it.
+"""Messages from RabbitMQ, checked before a library decodes any of them.
 
 Whoever has an account of the broker can send anything here, with any properties. kombu would
 unpack and decode what they say, and oslo.messaging trip over the rest, before anybody has looked at
@@ -83,7 +83,7 @@ def install(conf: cfg.ConfigOpts) -> None:
 
 
 def read(message: amqp.Message) -> dict[str, Any]:
-    """What a message says.
+    """The content of a message.
 
     :raises Unreadable: it cannot be read, or is too large
     """
@@ -161,7 +161,7 @@ class Message(pyamqp.Message):
 
     @property
     def payload(self) -> dict[str, Any]:
-        """What it says."""
+        """The content that was read."""
         return self._said
 
 
@@ -195,7 +195,7 @@ class Channel(pyamqp.Channel):
 
 
 def frames(connection: amqp.Connection, callback: Callable[..., Any]) -> Callable[..., bool]:
-    """What takes each frame: of a message that is too large, or has odd properties, nothing stays.
+    """The handler of frames: of a message that is too large, or is odd, nothing stays.
 
     An exception of the library would leave the connection in between two frames, and the message
     would come again.
@@ -224,7 +224,7 @@ def frames(connection: amqp.Connection, callback: Callable[..., Any]) -> Callabl
 
 
 def _unfit(header: Any, size: int) -> bytes:
-    """Why nothing of a message is kept, by its header."""
+    """The reason why nothing of a message is kept, by its header."""
     if size > MESSAGE_MAX or len(header) > _PROPERTIES_MAX:
         return _LARGE
     try:
@@ -244,6 +244,6 @@ class Connection(pyamqp.Connection):
 
 
 class Transport(pyamqp.Transport):
-    """What kombu uses for ``amqp://``."""
+    """The transport that kombu uses for ``amqp://``."""
 
     Connection = Connection

@@ -22,16 +22,13 @@ FIELD = "signature"
 
 
 class Keys(Protocol):
-    """With what one side signs, and how it checks the other."""
+    """The keys with which one side signs, and checks the other."""
 
     def sign(self, said: signing.Said) -> signing.Signature | None:
         """The signature of what this side says; None if it has no key."""
 
     def check(self, said: signing.Said, signature: object) -> None:
-        """Check what the other side says.
-
-        :raises Refused: it is not from there, or not new
-        """
+        """Raise Refused if the other side does not say it now."""
 
 
 #: More than a true host or conductor of a fleet could be refused in a minute.
@@ -49,17 +46,14 @@ def use(side: str, keys: Keys | None) -> None:
 
 
 def sign(side: str, said: signing.Said) -> dict[str, Any] | None:
-    """What travels beside a message of this side; None if it is not signed."""
+    """The signature of a message of this side, as it travels; None if it is not signed."""
     keys = _keys.get(side)
     signature = None if keys is None else keys.sign(said)
     return None if signature is None else signature.to_wire()
 
 
 def check(side: str, said: signing.Said, signature: object) -> None:
-    """Check, as this side, a message of the other one. What is refused is logged and counted.
-
-    :raises Refused: it is not to be taken
-    """
+    """Raise Refused if this side is not to take a message of the other one; that is logged."""
     keys = _keys.get(side)
     if keys is None:
         return

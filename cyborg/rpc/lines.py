@@ -17,7 +17,7 @@ _said: dict[str, tuple[float, int]] = {}
 
 
 def is_seldom(kind: str, most: int = _MOST) -> bool:
-    """Whether there is room for one more line of a kind. There must not be many kinds."""
+    """True if there is room for one more line of a kind. There must not be many kinds."""
     now = time.monotonic() // _MINUTE
     minute, count = _said.get(kind, (now, 0))
     count = count if minute == now else 0

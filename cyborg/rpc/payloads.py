@@ -33,7 +33,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,253}[A-Za-z0-9])?")
 
 
 def is_host_name(value: object) -> bool:
-    """Whether what a message has in the place of a host's name is one."""
+    """True if a value of a message is the name of a host."""
     return isinstance(value, str) and _HOST_NAME.fullmatch(value) is not None
 
 
@@ -63,15 +63,15 @@ _CHECKS: Mapping[str, Callable[[str, object], None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Message:
-    """What travels as it is, field by field."""
+    """A payload that travels as it is, field by field."""
 
     def to_wire(self) -> dict[str, Any]:
-        """Itself as plain data."""
+        """The message as plain data."""
         return asdict(self)
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> Self:
-        """Itself from a message. Unknown keys are ignored: the sender may be newer.
+        """The payload of a message. Unknown keys are ignored: the sender may be newer.
 
         :raises Unreadable: a field is missing, or its value is none that a database stores
         """
@@ -96,7 +96,7 @@ class _Message:
 
 
 def _check(name: str, declared: str, value: object) -> None:
-    """Check the value of a field. What has no check is a dataclass, which has its own."""
+    """Raise TypeError or ValueError if a field has no such value; dataclasses check themselves."""
     kind = declared.removesuffix(" | None")
     if kind in _CHECKS and not (kind != declared and value is None):
         _CHECKS[kind](name, value)
@@ -145,7 +145,7 @@ class HostReport:
         return hashlib.sha256(base.canonical_json(said).encode()).hexdigest()
 
     def unchanged(self) -> UnchangedReport:
-        """What is sent in the report's place if a conductor has stored one of the same content."""
+        """The message in the report's place if a conductor has stored one of the same content."""
         return UnchangedReport(
             host=self.host, started=self.started, counter=self.counter, digest=self.digest()
         )
@@ -219,7 +219,7 @@ _DEVICES_MAX, _SAID_MAX = 65_536, 20
 
 @dataclass(slots=True)
 class _Read:
-    """What could be read of a driver's devices."""
+    """The devices of a driver, as far as they could be read."""
 
     devices: tuple[base.Device, ...] = ()
     unknown: tuple[tuple[str, str], ...] = ()

@@ -28,10 +28,10 @@ _REQUEST_ID = re.compile(r"req-[0-9a-fA-F-]{1,60}")
 
 
 class ConductorEndpoint(Protocol):
-    """What a conductor does with messages."""
+    """The methods of a conductor that messages call."""
 
     def report(self, context: _Document, report: _Document) -> None:
-        """Store a host report; return when it is committed."""
+        """Store a host report, and commit it."""
 
     def report_unchanged(self, context: _Document, report: _Document) -> bool:
         """Note that the host's report is the stored one; False if another is stored."""
@@ -47,7 +47,7 @@ class ConductorEndpoint(Protocol):
 
 
 class AgentEndpoint(Protocol):
-    """What an agent does with messages."""
+    """The methods of an agent that messages call."""
 
     def host_step(self, context: _Document, step: _Document, wait: float) -> str | None:
         """Run a step; return the secret of the handle, if it has one.
@@ -223,7 +223,7 @@ class Dispatcher(messaging.RPCDispatcher):
             raise messaging.ExpectedException from exc
 
     def _takes(self, endpoint: Any, message: _Document) -> bool:
-        """Whether it has the method of a call, in its version, and with its arguments."""
+        """True if it has the method of a call, in its version, and with its arguments."""
         method = getattr(endpoint, message["method"], None)
         target = getattr(endpoint, "target", self._default_target)
         if not inspect.ismethod(method) or message["method"].startswith("_"):

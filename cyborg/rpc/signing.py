@@ -50,7 +50,7 @@ class Refused(errors.Forbidden):
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What is signed: a method, what is said with it, and the host that says it or is told it.
+    """The signed text: a method, what is said with it, and the host that says or is told it.
 
     Unless ``counted`` it needs no number, since it can be taken only once anyway.
     """
@@ -76,12 +76,12 @@ class Signature:
     value: str
 
     def to_wire(self) -> dict[str, Any]:
-        """Itself as plain data."""
+        """The signature as plain data."""
         return asdict(self)
 
     @classmethod
     def from_wire(cls, data: object) -> Signature:
-        """Itself from a message.
+        """The signature of a message.
 
         :raises Refused: there is none, or it is no signature
         """
@@ -102,10 +102,7 @@ class Signature:
         return one
 
     def check(self, public_key: str, said: Said) -> None:
-        """Check that the key has signed exactly this.
-
-        :raises Refused: it has not
-        """
+        """Raise Refused if the key has not signed exactly this."""
         signed = _signed(said, self.sender, self.counter, self.time_ms)
         try:
             value = base64.b64decode(self.value, validate=True)
@@ -114,10 +111,7 @@ class Signature:
             raise Refused(FORGED, "The signature is not that of this message.") from exc
 
     def check_time(self, now_ms: int) -> None:
-        """Check that the message is of now, by the clock of who has received it.
-
-        :raises Refused: it is not
-        """
+        """Raise Refused if the message is not of now, by the clock of who has received it."""
         if self.time_ms > now_ms + AHEAD_MAX:
             ahead = (self.time_ms - now_ms) // 1000
             raise Refused(
@@ -153,7 +147,7 @@ def _signed(said: Said, sender: str, counter: int, time_ms: int) -> bytes:
 
 
 def answer_to(said: Said, asked: Mapping[str, Any] | None, answer: Mapping[str, Any]) -> Said:
-    """What is signed of an answer: also what was asked, so that it answers nothing else."""
+    """The signed text of an answer: also what was asked, so that it answers nothing else."""
     body = {"asked": said.body, "signature": asked, "answer": answer}
     # No two signatures are the same, so what answers one of them answers no other question.
     return Said(said.host, f"{said.method} answer", body, counted=asked is None)

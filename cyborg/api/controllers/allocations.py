@@ -140,7 +140,7 @@ def _create(request: Request, wish: plans.Wish) -> service.Allocation:
 
 
 def _dry_run(request: Request, wish: plans.Wish) -> dict[str, Any]:
-    """What :func:`_create` would find, and what would stop it, without a claim."""
+    """The answer that :func:`_create` would give, or what would stop it, without a claim."""
     limits = quotas.limits_of(request.conf, request.caller.project_id)
     answer: dict[str, Any] = {
         **dict.fromkeys(types.Allocation.names(request.version)),

@@ -117,7 +117,7 @@ def _ask(request: Request, uuid: str, body: Mapping[str, str]) -> models.Operati
 
 
 def _program(deployable: query.Deployable) -> dict[str, Any] | None:
-    """How it is programmed and what it runs; None if its driver does not program it."""
+    """The program of a deployable; None if its driver does not program it."""
     if deployable.program_mode is None:
         return None
     told = {

@@ -222,7 +222,7 @@ def _shown_groups(request: Request, profile: models.DeviceProfile) -> list[dict[
 
 
 def _shows_projects(request: Request) -> bool:
-    """Whether the caller may see with which projects a profile is shared."""
+    """True if the caller may see with which projects a profile is shared."""
     return request.version >= versions.REGULAR and bool(request.caller.is_admin)
 
 

@@ -14,7 +14,7 @@ _LIMIT_MAX = 1_000_000_000
 
 
 def read(given: dict[str, Any]) -> tuple[dict[str, Any], paging.Page]:
-    """What a list is narrowed to, and the order that the filters ask for.
+    """The values that narrow a list, and the order that the filters ask for.
 
     Only the filters below have an effect; ``name`` has none on a resource without a name.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all resources have in common: how a request finds its operation, lists and shows."""
+"""The base of all resources: how a request finds its operation, lists and shows."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Resource:
 def lists(
     rule: str, kind: type[base.Object], key: str, **declared: Any
 ) -> Callable[[Callable[..., Sequence[Any]]], declare.Declared]:
-    """Declare the method below to list a collection under ``key``.
+    """Declare that the method below lists a collection under ``key``.
 
     It is called with the request, the page, and what the query narrows the list to by name, and
     returns the rows of the page.

@@ -55,7 +55,7 @@ def _one_of(*names: str) -> Versioned:
 
 
 class Consumer(Object):
-    """Who has the accelerators; Nova's instances ask otherwise."""
+    """The consumer of accelerators; Nova's instances ask otherwise."""
 
     _sent_title = "ConsumerRequest"
 
@@ -70,7 +70,7 @@ class Consumer(Object):
 
 
 class AllocationPart(Object):
-    """What one host is to give."""
+    """The part that one host is to give."""
 
     _rules: ClassVar[Versioned] = _one_of("device_profile_name", "groups")
 
@@ -93,7 +93,7 @@ class AllocationAlternative(Object):
 
 
 class AllocationRequest(Object):
-    """What a consumer asks for."""
+    """The request of a consumer."""
 
     _rules: ClassVar[Versioned] = _one_of(
         "device_profile_name", "groups", "parts", "alternatives"
@@ -116,7 +116,7 @@ class AllocationRequest(Object):
 
 
 class AllocatedAccelerator(Object):
-    """What a consumer has by one accelerator request."""
+    """An accelerator that a consumer has by one accelerator request."""
 
     arq_uuid = Field(fields.UUID_OR_NULL, "The accelerator request; null in a dry run.")
     state = Field(
@@ -157,7 +157,7 @@ class Allocation(Object):
 
 
 class Renewal(Object):
-    """How long the lease lasts from now on."""
+    """The new length of a lease."""
 
     lease_seconds = Field(
         Value(int, type="integer", minimum=1, maximum=_LEASE_MAX),

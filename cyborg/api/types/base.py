@@ -49,7 +49,7 @@ class Field(wsme_types.wsattr):
         self._until = until
 
     def is_in(self, version: versions.Version) -> bool:
-        """Whether ``version`` has it."""
+        """True if ``version`` has it."""
         return self._since <= version and (self._until is None or version < self._until)
 
     def schema(self, version: versions.Version, *, sent: bool) -> Schema:

@@ -146,7 +146,7 @@ _ONLY_PRIVATE = {
 
 
 class DeviceProfile(Object):
-    """What consumers may ask for, by name."""
+    """A profile, by whose name consumers ask for accelerators."""
 
     _sent_title = "DeviceProfileRequest"
     _rules: ClassVar[Versioned] = {versions.MIN: _REFUSAL, _REGULAR: _REFUSAL | _ONLY_PRIVATE}
@@ -197,7 +197,7 @@ class DeviceProfileReplacement(DeviceProfile):
 
 
 class DeviceProfileAlone(DeviceProfile):
-    """How a single profile is shown up to 2.3: with ``None`` if it has never been changed."""
+    """A single profile up to 2.3: with ``None`` if it has never been changed."""
 
     created_at = Field(str, "When it was made, in UTC.")
     updated_at = Field(str, "When it was last changed, in UTC, or ``None``.")
@@ -240,7 +240,7 @@ UUID_OR_NAME = Value(
 
 
 class CandidateGroup(Object):
-    """What would serve one group of the profile."""
+    """The deployable that would serve one group of the profile."""
 
     group = Field(fields.COUNT, "The number of the group, counted from 0.")
     rp_uuid = Field(fields.UUID, "The deployable's resource provider in Placement.")
@@ -259,7 +259,7 @@ class Candidate(Object):
 
 
 class CandidateList(Object):
-    """Where a profile could be bound, best first."""
+    """The places where a profile could be bound, best first."""
 
     candidates = Field([Candidate], "What can be chosen.")
     reason = Field(fields.TEXT_OR_NULL, "Why there is none; null if there are.")

@@ -42,6 +42,6 @@ FAULT = Changed({versions.MIN: Fault, versions.REGULAR: Errors})
 
 
 class Unauthorized(Object):
-    """What Keystone's middleware answers by itself."""
+    """The answer of Keystone's middleware itself."""
 
     error = Field(PlainError, "The error.")

@@ -38,7 +38,7 @@ _MAX = Value(int, type="integer", minimum=1, maximum=_SLOTS_MAX)
 
 
 class FunctionPool(Object):
-    """How many free slots of a function there are to be, and how many there are."""
+    """A pool: how many free slots of a function there are to be, and how many there are."""
 
     _sent_title = "FunctionPoolRequest"
 
@@ -89,6 +89,6 @@ class FunctionPoolName(Object):
 
 
 class FunctionMissed(Object):
-    """What the report of a miss has reached."""
+    """The pools that the report of a miss has reached."""
 
     function_pools = Field([FunctionPoolName], "The pools that count the miss.")

@@ -14,7 +14,7 @@ REASON = Value(str, type="string", minLength=1, maxLength=1000)
 
 
 class Reason(Object):
-    """Why something is taken out of service."""
+    """The reason why something is taken out of service."""
 
     reason = Field(REASON, "Why, in the administrator's words.")
 

@@ -51,7 +51,7 @@ QUERY = fields.paging(
 
 
 class Program(Object):
-    """What a deployable is to run."""
+    """The program that a deployable is to run."""
 
     _exactly_one = "Send exactly one of {known}."
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a removal or a forced release left behind, for an administrator to clean up."""
+"""Remains of a removal or a forced release, for an administrator to clean up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GivenUpRequest(Object):
 
 
 class GivenUp(Object):
-    """What was given up."""
+    """The things that were given up."""
 
     arqs = Field([GivenUpRequest], "The accelerator requests.")
     devices = Field([fields.UUID], "The UUIDs of the devices.")
@@ -42,7 +42,7 @@ class Removal(Object):
 
 
 def answer(given_up: giving_up.GivenUp) -> dict[str, Any]:
-    """What was given up, as answers show it."""
+    """The things that were given up, as answers show them."""
     return {"given_up": asdict(given_up)}
 
 

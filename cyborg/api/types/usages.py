@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What projects use and have used."""
+"""The accelerators that projects use and have used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HOURS = Value(float, type="number", minimum=0)
 
 
 class Usage(Object):
-    """What a project uses and has used of one resource class."""
+    """The use that a project makes and has made of one resource class."""
 
     project_id = Field(fields.TEXT_OR_NULL, "The project.")
     resource_class = Field(fields.TEXT_OR_NULL, "The resource class.")
