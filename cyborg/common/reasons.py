@@ -28,7 +28,7 @@ class Reason:
 
     @classmethod
     def of(cls, code: str, what: str, detail: object) -> Reason:
-        """A reason: something has happened, a sentence without its full stop, and the private why."""
+        """A reason by what has happened, a sentence without its full stop, and the private why."""
         return cls(code, f"{what}.", f"{what}: {detail}")
 
     @property
