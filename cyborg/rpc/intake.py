@@ -141,7 +141,11 @@ def _check(data: dict[str, Any]) -> None:
     for name in data.keys() & _FORM:
         if data[name] is not None and not _fits(_FORM[name], data[name]):
             raise Unreadable(f"its {name} is none")
-    wait, arguments = data.get("_timeout"), data.get("args", {})
+    _check_call(data.get("_timeout"), data.get("args", {}))
+
+
+def _check_call(wait: object, arguments: object) -> None:
+    """Raise Unreadable if the time-out or the arguments of a call are none."""
     if wait is not None and not (type(wait) is int and 0 <= wait <= _WAIT_MAX):
         raise Unreadable("its _timeout is none")
     if not (isinstance(arguments, dict) and all(_fits(_NAME, each) for each in arguments)):

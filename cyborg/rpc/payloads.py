@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
@@ -181,10 +181,8 @@ class HostReport:
         why = tuple(each[:_QUOTED_MAX] for each in why[:REASONS_MAX])
         for driver in (*errors, *devices):
             value_checks.text("driver", driver, _DRIVER_MAX)
-        texts = {"host": [data["host"]], "node": [data["node"]]}
-        texts |= {"errors": [*errors.values()], "unread": [*unread], _REASONS: [*why]}
-        for name, said in ((name, each) for name, some in texts.items() for each in some):
-            value_checks.storable(name, said)
+        _check_texts(host=[data["host"]], node=[data["node"]], errors=errors.values())
+        _check_texts(unread=unread, not_offered_reasons=why)
         read = {driver: _read(driver, found) for driver, found in devices.items()}
         for driver, found in read.items():
             if found.errors:
@@ -203,6 +201,13 @@ class HostReport:
             not_offered_reasons=why,
             unknown=frozenset(path for found in read.values() for path in found.unknown),
         )
+
+
+def _check_texts(**named: Iterable[object]) -> None:
+    """Raise TypeError or ValueError if one of some texts is none that a database stores."""
+    for name, texts in named.items():
+        for each in texts:
+            value_checks.storable(name, each)
 
 
 def _check_numbers(report: Mapping[str, Any]) -> None:
