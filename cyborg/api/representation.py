@@ -12,6 +12,9 @@ from cyborg.api.request import Request
 from cyborg.api.types import base
 from cyborg.programming.operations import moment
 
+#: Times of a row, which all kinds of rows have alike.
+_TIMES = {"created_at", "updated_at"}
+
 
 def timestamp(stored: datetime.datetime | None) -> str | None:
     """A stored time, which is UTC, as ISO 8601 text."""
@@ -38,8 +41,7 @@ def filled(
 ) -> dict[str, Any]:
     """An object of a type: what is told of it, and else what has the same name in the row."""
     names = kind.names(version)
-    return {name: told[name] if name in told else _plain(getattr(row, name)) for name in names}
-
-
-def _plain(value: Any) -> Any:
-    return timestamp(value) if isinstance(value, datetime.datetime) else value
+    shown = {name: told[name] if name in told else getattr(row, name) for name in names}
+    for name in _TIMES & shown.keys():
+        shown[name] = timestamp(shown[name])
+    return shown

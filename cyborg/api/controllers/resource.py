@@ -66,7 +66,7 @@ class Resource:
         """A row as answers show it: what is not told otherwise has the same name in the row."""
         told = self.told(request, row)
         if "links" in self.kind.names(request.version):
-            told["links"] = told.get("links") or [self_link(request, self.collection, row.uuid)]
+            told.setdefault("links", [self_link(request, self.collection, row.uuid)])
         return filled(self.kind, request.version, row, told)
 
     def told(self, request: Request, row: Any) -> dict[str, Any]:

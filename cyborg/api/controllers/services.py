@@ -8,6 +8,7 @@ from typing import Any
 from cyborg import liveness
 from cyborg.api import declare, versions
 from cyborg.api.controllers.resource import Resource, lists, shows
+from cyborg.api.representation import timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import removals
 from cyborg.api.types import services as types
@@ -51,8 +52,9 @@ class Services(Resource):
         return removals.answer(given_up)
 
     def told(self, request: Request, service: liveness.Service) -> dict[str, Any]:
-        """The errors of an agent's drivers, and why it does not offer more."""
+        """The last sign of life, the errors of drivers, and why no more is offered."""
         return {
+            "last_seen": timestamp(service.last_seen),
             "driver_errors": service.errors,
             "not_offered_reasons": service.not_offered_reasons or [],
         }
