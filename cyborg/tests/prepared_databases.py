@@ -152,7 +152,9 @@ def _empty(connection: sa.Connection) -> None:
     )
     connection.exec_driver_sql("SET FOREIGN_KEY_CHECKS = 0")
     for name in connection.exec_driver_sql(asked).scalars().all():
+        # Faster than TRUNCATE, which makes the table anew.
         connection.exec_driver_sql(f"DELETE FROM `{name}`")
+        connection.exec_driver_sql(f"ALTER TABLE `{name}` AUTO_INCREMENT = 1")
 
 
 def _shape(connection: sa.Connection) -> str:
