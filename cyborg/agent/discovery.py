@@ -75,14 +75,14 @@ class _DriverAbilities:
     remembering: base.Remembering | None
 
     @classmethod
-    def of(cls, driver: base.Driver) -> _DriverAbilities:
+    def of(cls, driver: base.Driver, *, measured: bool) -> _DriverAbilities:
         """The abilities of a driver."""
         return cls(
             driver=driver,
             claiming=driver if isinstance(driver, base.Claiming) else None,
             health=driver if isinstance(driver, base.HealthReporting) else None,
             problems=driver if isinstance(driver, base.ProblemReporting) else None,
-            measuring=driver if isinstance(driver, base.Measuring) else None,
+            measuring=driver if measured and isinstance(driver, base.Measuring) else None,
             remembering=driver if isinstance(driver, base.Remembering) else None,
         )
 
@@ -171,7 +171,7 @@ class _DriversView:
         self.name = host.name
         self._host = host
 
-    @property
+    @functools.cached_property
     def pci(self) -> pci.Snapshot:
         return self._host.pci
 
@@ -181,7 +181,10 @@ class _DriversView:
 
 
 class Discovery:
-    """Makes passes. Remembers which drivers still hang and what each driver has reported."""
+    """Makes passes. Remembers which drivers still hang and what each driver has reported.
+
+    ``measured`` says that somebody may look at the readings of sensors.
+    """
 
     def __init__(
         self,
@@ -190,10 +193,13 @@ class Discovery:
         *,
         timeout: float,
         look: Look | None = None,
+        measured: bool = False,
     ) -> None:
         self._host = host
         self._look = look
-        self._drivers = {name: _DriverAbilities.of(driver) for name, driver in drivers.items()}
+        self._drivers = {
+            name: _DriverAbilities.of(driver, measured=measured) for name, driver in drivers.items()
+        }
         #: May be changed between two passes.
         self.timeout = timeout
         self._hanging: dict[

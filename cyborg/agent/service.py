@@ -49,6 +49,7 @@ class Agent:
             loaded.drivers,
             timeout=conf.agent.driver_timeout,
             look=self._opened.look,
+            measured=conf.metrics.port is not None,
         )
         steps = host_steps.Endpoint(conf, loaded.drivers, self._started, self._passes)
         self._writes = steps.writes

@@ -40,7 +40,7 @@ class AmdGpuDriver(pci.PciDriver):
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every GPU, after a look at what an administrator has said."""
         if self._words is not None:
-            self._words.faults.read()
+            self._words.faults.read(host.pci)
         yield from super().discover(host)
 
     def problems(self) -> Sequence[str]:

@@ -46,6 +46,7 @@ def legal_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(legal, names)))
 
 
+@functools.lru_cache(maxsize=4096)
 def legal(name: str) -> str:
     """The name itself if it is a standard or a legal custom trait, else a custom trait made of it.
 

@@ -51,7 +51,7 @@ class NvidiaGpuDriver(pci.PciDriver):
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every card or part of one that can be given out, after a look into the kernel's log."""
-        self._xids.read()
+        self._xids.read(host.pci)
         self._topology.look(host.pci)
         if self._enabled_types or self._layouts:
             self._types.learn_mediated(host.pci)

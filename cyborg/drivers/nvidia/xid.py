@@ -22,13 +22,13 @@ class Xids:
         self._recovery = conf.gpu_devices.xid_recovery
         self._faults = log
 
-    def read(self) -> None:
-        """Take in what has been logged since the last call.
+    def read(self, functions: pci.Snapshot) -> None:
+        """Take in what has been logged since the last pass.
 
         :raises OSError: what is kept cannot be read
         """
         if self._words:
-            self._faults.read()
+            self._faults.read(functions)
 
     @property
     def problem(self) -> str | None:

@@ -221,9 +221,9 @@ class PciDriver:
         return unhealthy or cleaning.why_unclean(self._cleaning, device, host.pci)
 
     def readings(self, device: base.Device, host: base.Host) -> Mapping[str, float]:
-        """What a device's sensors show, if somebody may look at that and no guest has it."""
+        """What a device's sensors show, if no guest has it."""
         function = host.pci.get(join(device.control_path.cpid_info))
-        if self.conf.metrics.port is None or function is None or function.has_guest_driver:
+        if function is None or function.has_guest_driver:
             return {}
         return self.sensors(function, host.pci)
 
@@ -297,6 +297,8 @@ class PciDriver:
 
     def spec(self, function: Function, functions: Snapshot) -> device_spec.Spec | None:
         """The object of the operator's list for a function, or for its card, or None."""
+        if not self._specs:
+            return None  # most hosts have no list, and each function is asked about often
         own = self._own_spec(function, functions)
         card = functions.get(function.pf or "")
         return own if own is not None or card is None else self._own_spec(card, functions)

@@ -163,6 +163,8 @@ def _ports(
     of the card share, and of the function's own switch, whose ports are of its vendor.
     """
     _root, *above = functions.bridges(function) or ("",)
+    if not above:
+        return (), (), ()
     ports = [functions[each] for each in above[-2:] if each in functions]
     is_vega = function.vendor == "1002" and tuple(each.device for each in ports) == _OF_VEGA
     is_own = is_vega or [each.vendor for each in ports] == [function.vendor] * 2
@@ -191,22 +193,19 @@ def switch(function: Function, functions: Snapshot) -> str | None:
     return ports[0] if len(ports) > 1 else None
 
 
-def errors(function: Function, functions: Snapshot, kind: str) -> int:
-    """How many errors of a kind (``fatal``, ``nonfatal``, ``correctable``) AER has counted.
-
-    Those of the switches on the card are among them.
+def errors(ports: Sequence[str], functions: Snapshot, kind: str) -> int:
+    """The number of errors of a kind (``fatal``, ``nonfatal``) that AER has counted at these ports.
 
     :raises OSError, ValueError: that cannot be read
     """
-    return sum(_errors_at(each, functions, kind) for each in ports_of_card(function, functions))
-
-
-def _errors_at(address: str, functions: Snapshot, kind: str) -> int:
-    text = functions.if_there(address, f"aer_dev_{kind}")
-    found = _TOTAL.search(text or "")
-    if text and found is None:
-        raise ValueError(f"aer_dev_{kind} of {address} holds no sum: {text[:40]!r}")
-    return int(found.group(1)) if found else 0
+    total = 0
+    for address in ports:
+        text = functions.if_there(address, f"aer_dev_{kind}")
+        found = _TOTAL.search(text or "")
+        if text and found is None:
+            raise ValueError(f"aer_dev_{kind} of {address} holds no sum: {text[:40]!r}")
+        total += int(found.group(1)) if found else 0
+    return total
 
 
 @once

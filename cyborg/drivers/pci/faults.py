@@ -10,6 +10,7 @@ import re
 
 from cyborg.drivers import kept_facts, kernel_log
 from cyborg.drivers.pci import sysfs
+from cyborg.drivers.pci.snapshot import Snapshot
 
 #: A record: its priority, number and microseconds since the host started, then the text.
 _RECORD = re.compile(rb"^\d+,\d+,(?P<time>\d+),[^;]*;(?P<text>.*)")
@@ -55,6 +56,9 @@ _RULES = tuple(
 _BEGINNING = re.compile("init|take it", re.IGNORECASE)
 _KIND = "log"
 
+#: Faults of a function: when each was logged last, in microseconds, and how often.
+Logged = dict[str, tuple[int, int]]
+
 
 class FaultLog:
     """The faults since the host started, by the function or the slot that a line names.
@@ -66,52 +70,38 @@ class FaultLog:
     def __init__(self, kept: kept_facts.KeptFacts) -> None:
         self._kept = kept
         self._named: str | None = None
+        #: The walk of the pass in which the log was read last.
+        self._read: Snapshot | None = None
         self.log = kernel_log.KernelLog()
         #: When an administrator said last that a slot is healthy, in microseconds.
         self.said: dict[str, int] = {}
 
-    def read(self) -> None:
-        """Take in what has been logged since the last call.
+    def read(self, functions: Snapshot) -> None:
+        """Take in what has been logged since the last pass. The log is read once a pass.
 
         :raises OSError: what is kept cannot be read; the log has it for the next call
         """
+        if self._read is functions:
+            return
         # The log shows a line once: none is taken that could not be noted.
         self._kept.all(_KIND)
         for line in self.log.lines():
             self._take(line)
+        self._read = functions
 
-    def of(self, address: str) -> dict[str, tuple[int, int]]:
-        """The faults of a function: when each was logged last, in microseconds, and how often."""
+    def of(self, address: str) -> Logged:
+        """The faults of a function or of its slot."""
         slot = address.rpartition(".")[0]
         return {**self._at(slot), **self._at(address)}
 
-    def present(self, address: str, driver: str | None) -> list[str]:
-        """The faults of a function that count by themselves, whichever driver offers it.
-
-        What went wrong as the host's driver began with it is no fault for a guest's driver, and one
-        that has the function could take it.
-        """
-        words = [word for word in self.of(address) if not word.startswith(("Xid ", "told", "bus"))]
-        if driver is not None:
-            words = [word for word in words if word != PROBE]
-        if driver is not None and "vfio" in driver:
-            words = [word for word in words if not _BEGINNING.search(word)]
-        return sorted(words)
-
-    def times(self, address: str, severity: str) -> int:
-        """How many PCIe errors of a severity (``Fatal``, ``Non-Fatal``) were logged."""
-        logged = self.of(address)
-        # Two lines tell of most errors.
-        return max(logged.get(f"{who} {severity}", (0, 0))[1] for who in ("told", "bus"))
-
-    def _at(self, place: str) -> dict[str, tuple[int, int]]:
+    def _at(self, place: str) -> Logged:
         """Those that are kept count as well if it cannot be told when they were logged."""
         kept = self._kept.get(_KIND, place)
         if not isinstance(kept, dict) or self.log.boot not in {"", kept.get("boot")}:
             return {}
         return {word: (when, count) for word, (when, count) in kept["logged"].items()}
 
-    def _keep(self, place: str, logged: dict[str, tuple[int, int]]) -> None:
+    def _keep(self, place: str, logged: Logged) -> None:
         self._kept.set(_KIND, place, {"boot": self.log.boot, "logged": logged})
 
     def _take(self, line: bytes) -> None:
@@ -141,6 +131,28 @@ class FaultLog:
         for place in self._kept.all(_KIND):
             if place == slot or place.rpartition(".")[0] == slot:
                 self._keep(place, {})
+
+
+def present(logged: Logged, driver: str | None) -> list[str]:
+    """The faults of a function that count by themselves, whichever driver offers it.
+
+    What went wrong as the host's driver began with it is no fault for a guest's driver, and one
+    that has the function could take it.
+    """
+    words = [word for word in logged if not word.startswith(("Xid ", "told", "bus"))]
+    if driver is not None:
+        words = [word for word in words if word != PROBE]
+    if driver is not None and "vfio" in driver:
+        words = [word for word in words if not _BEGINNING.search(word)]
+    return sorted(words)
+
+
+def times(logged: Logged, severity: str) -> int:
+    """The number of PCIe errors of a severity (``Fatal``, ``Non-Fatal``) among these faults."""
+    # Two lines tell of most errors.
+    _when, told = logged.get(f"told {severity}", (0, 0))
+    _when, of_bus = logged.get(f"bus {severity}", (0, 0))
+    return max(told, of_bus)
 
 
 def _told(text: str) -> tuple[str | None, str] | None:

@@ -29,7 +29,6 @@ class Health:
         self._parts: dict[str, set[str]] = {}
         self._lock = threading.Lock()
         self.faults = faults.FaultLog(kept)
-        self._read: Snapshot | None = None
 
     def why_unhealthy(
         self, device: base.Device, functions: Snapshot, own_check: WhyUnhealthy
@@ -79,28 +78,24 @@ class Health:
         link = facts.required_link(function, functions)
         if link is not None:
             yield from self._link_problems(address, link)
-        yield from self._logged(function, functions)
+        if self._options.logged_faults:
+            self.faults.read(functions)
+        ports = facts.ports_of_card(function, functions)
+        logged = {at: self.faults.of(at) for at in ports}
+        if self._options.logged_faults:
+            for word in faults.present(logged[address], function.driver):
+                yield f"The kernel has logged a fault of PCI function {address}: {word}"
         for kind, said, threshold in (
             ("fatal", "Fatal", self._options.aer_fatal_errors),
             ("nonfatal", "Non-Fatal", self._options.aer_nonfatal_errors),
         ):
             if threshold and threshold <= max(
-                facts.errors(function, functions, kind),
-                *(self.faults.times(at, said) for at in facts.ports_of_card(function, functions)),
+                facts.errors(ports, functions, kind),
+                *(faults.times(each, said) for each in logged.values()),
             ):
                 times = f"{threshold} or more" if threshold > 1 else "a"
                 noun = "errors" if threshold > 1 else "error"
                 yield f"PCI function {address} has had {times} {kind} PCIe {noun}"
-
-    def _logged(self, function: Function, functions: Snapshot) -> Iterator[str]:
-        """Faults in the kernel's log, which is read once a pass."""
-        if not self._options.logged_faults:
-            return
-        if self._read is not functions:
-            self._read = functions
-            self.faults.read()
-        for word in self.faults.present(function.address, function.driver):
-            yield f"The kernel has logged a fault of PCI function {function.address}: {word}"
 
     def _link_problems(self, address: str, link: facts.Link) -> Iterator[str]:
         if not link.is_up:

@@ -6,18 +6,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from cyborg.drivers.pci import sysfs
 
 _FUNCTIONS = "/sys/bus/pci/devices"
+_UIO = "/sys/class/uio"
 _CXL = "/sys/bus/cxl/devices"
 #: What a network card's driver makes, by the folder: the kernel leaves the folder of one that has
 #: gone to another network namespace, and shows it empty.
 _LENT = {"net": "network interface", "infiniband": "RDMA device"}
 
 
-def of(address: str, driver: str, *, may_be_lent: bool) -> str | None:
+def in_user_space() -> frozenset[str]:
+    """The functions with a device of the kernel's driver for programs of the host (UIO).
+
+    :raises OSError: they cannot be listed
+    """
+    shown = (sysfs.target(f"{_UIO}/{name}").split("/") for name in sysfs.listing(_UIO))
+    return frozenset(part for parts in shown for part in parts)
+
+
+def of(
+    address: str, driver: str, *, in_user_space: Set[str], may_be_lent: bool
+) -> str | None:
     """Why the host uses a function that has this driver of the host, or None.
 
     ``may_be_lent`` is whether it is a network card that shows no interface here.
@@ -25,7 +37,7 @@ def of(address: str, driver: str, *, may_be_lent: bool) -> str | None:
     :raises OSError: that cannot be told
     """
     path = f"{_FUNCTIONS}/{address}"
-    if "uio" in driver or os.path.isdir(f"{path}/uio"):
+    if "uio" in driver or address in in_user_space:
         return (
             f"its driver {driver} is for programs of the host, such as SPDK and DPDK; to give it "
             "to guests, bind it to vfio-pci"

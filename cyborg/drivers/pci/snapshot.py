@@ -306,6 +306,25 @@ class Snapshot(Mapping[str, Function]):
             function.address, is_disks=function.class_code.startswith(_DISKS)
         )
 
+    def quiet_use(self, function: Function) -> str | None:
+        """How the host uses a function that shows no address, no mount and no holder, or None.
+
+        :raises OSError: that cannot be told
+        """
+        if function.driver is None or function.has_guest_driver:
+            return None
+        may_be_lent = function.class_code.startswith("02") and not function.netdevs
+        return quiet_use.of(
+            function.address,
+            function.driver,
+            in_user_space=self._in_user_space,
+            may_be_lent=may_be_lent,
+        )
+
+    @functools.cached_property
+    def _in_user_space(self) -> frozenset[str]:
+        return quiet_use.in_user_space()
+
     def volume(self, function: Function) -> str | None:
         """A disk of the function that is part of a volume or RAID of the host, mounted or not.
 
@@ -411,15 +430,8 @@ def reason_to_keep(
     if use is not None:
         return use
     opened = functions.opened()
-    quiet = None if function.address in opened.held else _quiet_use(function)
+    quiet = None if function.address in opened.held else functions.quiet_use(function)
     return quiet or opened.of(function.address)
-
-
-def _quiet_use(function: Function) -> str | None:
-    if function.driver is None or function.has_guest_driver:
-        return None
-    may_be_lent = function.class_code.startswith("02") and not function.netdevs
-    return quiet_use.of(function.address, function.driver, may_be_lent=may_be_lent)
 
 
 class _Tree:

@@ -40,6 +40,16 @@ DISK = {
 GUESTS = {**GPU, "name": "guests", "driver": "vfio-pci"}
 
 
+def an_agent(text: str, names: list[str]) -> tuple[registry.Registry, discovery.Discovery]:
+    """The drivers and the discovery of a new agent, which shows nothing of another one's."""
+    for driver in (*DRIVERS, "nvidia_gpu_driver"):
+        metrics.devices_read(driver, {})
+    conf = passes.configured(text, names, "host-1")
+    loaded, measured = registry.load(conf), conf.metrics.port is not None
+    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60, measured=measured)
+    return loaded, looking
+
+
 def shown() -> dict[str, dict[str, float]]:
     """The readings, by address and name."""
     found: dict[str, dict[str, float]] = {}
@@ -53,8 +63,7 @@ def shown() -> dict[str, dict[str, float]]:
 
 def after_a_failure(text: str) -> list[dict[str, dict[str, float]]]:
     """What is shown after a pass, and after one in which the driver fails."""
-    loaded = registry.load(passes.configured(text, ["amd_gpu_driver"], "host-1"))
-    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+    loaded, looking = an_agent(text, ["amd_gpu_driver"])
     looking.run()
     seen = [shown()]
     with pytest.MonkeyPatch.context() as patch:
@@ -72,8 +81,7 @@ def test_a_driver_that_fails_shows_no_readings_of_before(simulate):
 
 def after_passes(text: str, *broken: str) -> list[dict[str, dict[str, float]]]:
     """What is shown after a pass, and after one more when these files hold no number."""
-    loaded = registry.load(passes.configured(text, DRIVERS, "host-1"))
-    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+    _loaded, looking = an_agent(text, DRIVERS)
     seen = []
     for files in ((), broken):
         for path in files:
@@ -143,10 +151,9 @@ def of_gpus(
     sensors._COMMAND = [sys.executable, "-c", program]
     sensors._TIMEOUT = timeout
     text = f"[DEFAULT]\nstate_path = {folder}\n{text}"
-    loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
+    loaded, looking = an_agent(text, ["nvidia_gpu_driver"])
     driver = loaded.drivers["nvidia_gpu_driver"]
     assert isinstance(driver, nvidia_gpu.NvidiaGpuDriver)
-    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
     seen = []
     for show in shows:
         pathlib.Path(folder, "gpus").write_text(json.dumps(show))

@@ -89,7 +89,9 @@ def test_a_driver_for_programs_of_the_host_is_a_use(simulate, card, owner, drive
     simulated = simulate({"cards": cards})
     address = simulated.card("taken")
     if driver == "someones":
-        simulated.files.put(f"{simulated.path(address)}/uio/uio0/name", "x")
+        made = f"{simulated.path(address)}/uio/uio0"
+        simulated.files.put(f"{made}/name", "x")
+        simulated.files.link("class/uio/uio0", made)
 
     assert f"its driver {driver} is for programs of the host" in simulated.call(reasons)[address]
     assert offered(simulated, owner) == {simulated.card("free")}

@@ -121,7 +121,7 @@ def test_errors_and_the_serial_number_are_those_of_the_whole_card():
     }
     gpu, functions = host("1002", "73a3", [(BOARD, PLX), (OWN, "1002")], files)
 
-    assert facts.errors(gpu, functions, "fatal") == 2
+    assert facts.errors(facts.ports_of_card(gpu, functions), functions, "fatal") == 2
     assert facts.attributes(gpu, functions)["serial"] == "00-11-22"
 
 
