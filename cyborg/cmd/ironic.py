@@ -73,10 +73,7 @@ def _import(conf: cfg.ConfigOpts) -> int:
         return _show([_import_file(conf)], dry_run=wanted.dry_run)
     if wanted.hostname is not None:
         raise errors.Misconfigured("Give --hostname with --from-file only.")
-    if not clients.configured(conf, api.GROUP):
-        raise errors.Misconfigured(
-            "[ironic] auth_type is not set: it says as which user Ironic is asked."
-        )
+    clients.require(conf, api.GROUP, "Ironic")
     needs.check(conf, api.GROUP)
     wish = run.Wish(
         nodes=wanted.node, dry_run=wanted.dry_run, remove_gone=wanted.remove_gone

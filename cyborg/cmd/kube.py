@@ -29,10 +29,7 @@ def main(argv: list[str] | None = None) -> int:
             f"{exc.name} is not installed: install Cyborg with its extra kube, from the same wheel "
             "or checkout."
         ) from exc
-    if not clients.configured(conf, accelerators.GROUP):
-        raise errors.Misconfigured(
-            "[kube] auth_type is not set: it says as which user the API is asked."
-        )
+    clients.require(conf, accelerators.GROUP)
     needs.check(conf, accelerators.GROUP)
     process.run([service.Driver(conf)], conf=conf)
     return 0

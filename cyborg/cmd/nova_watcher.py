@@ -8,7 +8,7 @@ import sys
 from oslo_config import cfg
 
 from cyborg import process
-from cyborg.common import errors, needs
+from cyborg.common import needs
 from cyborg.nova import watcher
 from cyborg.peers import clients
 
@@ -23,10 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
     process.configure(conf, sys.argv[1:] if argv is None else argv, _HELP)
-    if not clients.configured(conf, watcher.GROUP):
-        raise errors.Misconfigured(
-            "[nova_watcher] auth_type is not set: it says as which user the API is asked."
-        )
+    clients.require(conf, watcher.GROUP)
     needs.check(conf, watcher.GROUP)
     process.run([watcher.Watcher(conf)], conf=conf)
     return 0

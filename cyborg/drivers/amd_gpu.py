@@ -28,8 +28,10 @@ class AmdGpuDriver(pci.PciDriver):
     )
     type = "GPU"
     resource_class = "PGPU"
+    part_class = "VGPU"
     expose = "vfs"
     group = "amd_gpu_driver"
+    own_traits = ("OWNER_CYBORG", "CUSTOM_AMD_{card.device}")
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
@@ -63,15 +65,6 @@ class AmdGpuDriver(pci.PciDriver):
         if _is_of_processor(card, functions):
             return "it is the processor's own graphics", self.option
         return None
-
-    def resource(self, function: pci.Function) -> str:
-        """PGPU for a whole card, VGPU for a part of one."""
-        return "PGPU" if function.pf is None else "VGPU"
-
-    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """The owner, and the product of the card."""
-        yield "OWNER_CYBORG"
-        yield f"CUSTOM_AMD_{functions[function.pf or function.address].device}"
 
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot

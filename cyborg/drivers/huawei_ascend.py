@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from cyborg.drivers import pci
 
 
@@ -16,9 +14,4 @@ class HuaweiAscendDriver(pci.PciDriver):
     resource_class = "CUSTOM_AICHIP"
     expose = "vfs"
     group = "huawei_ascend_driver"
-
-    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """Vendor and product."""
-        del functions
-        yield "CUSTOM_AICHIP_HUAWEI"
-        yield f"CUSTOM_AICHIP_PRODUCT_ID_{function.device}"
+    own_traits = ("CUSTOM_AICHIP_HUAWEI", "CUSTOM_AICHIP_PRODUCT_ID_{function.device}")

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from cyborg.drivers import pci
 
 
@@ -15,9 +13,4 @@ class InspurFpgaDriver(pci.PciDriver):
     type = "FPGA"
     resource_class = "FPGA"
     group = "inspur_fpga_driver"
-
-    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """Vendor and product."""
-        del functions
-        yield "CUSTOM_FPGA_INSPUR"
-        yield f"CUSTOM_FPGA_PRODUCT_ID_{function.device}"
+    own_traits = ("CUSTOM_FPGA_INSPUR", "CUSTOM_FPGA_PRODUCT_ID_{function.device}")

@@ -33,38 +33,31 @@ from cyborg.drivers.nvme import admin
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: ``[cyborg_sys_admin]``. DAC_OVERRIDE lets the helper run as another user than root.
-context = priv_context.PrivContext(
-    "cyborg",
-    cfg_section="cyborg_sys_admin",
-    pypath=f"{__name__}.context",
-    capabilities=[capabilities.CAP_DAC_OVERRIDE],
+
+
+def _context(name: str, section: str, *needed: int) -> priv_context.PrivContext:
+    """The helper that is named so in this module, with the options of a section."""
+    return priv_context.PrivContext(
+        "cyborg", cfg_section=section, pypath=f"{__name__}.{name}", capabilities=list(needed)
+    )
+
+
+#: DAC_OVERRIDE lets the helper run as another user than root.
+context = _context("context", "cyborg_sys_admin", capabilities.CAP_DAC_OVERRIDE)
+
+#: A helper of its own: commands to a disk need more than writing to sysfs.
+erasing = _context(
+    "erasing", "cyborg_nvme", capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_ADMIN
 )
 
-#: ``[cyborg_nvme]``, a helper of its own: commands to a disk need more than writing to sysfs.
-erasing = priv_context.PrivContext(
-    "cyborg",
-    cfg_section="cyborg_nvme",
-    pypath=f"{__name__}.erasing",
-    capabilities=[capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_ADMIN],
-)
+#: A helper of its own, which must be root: a vendor's tool that is started by another user has no
+#: capability, even if the helper has. The tools get the helper's capabilities and no others: they
+#: open device files and files in sysfs, and XRT's insists on root.
+programming = _context("programming", "cyborg_program", capabilities.CAP_DAC_OVERRIDE)
 
-#: ``[cyborg_program]``, a helper of its own, which must be root: a vendor's tool that is
-#: started by another user has no capability, even if the helper has. The tools get the helper's
-#: capabilities and no others: they open device files and files in sysfs, and XRT's insists on root.
-programming = priv_context.PrivContext(
-    "cyborg",
-    cfg_section="cyborg_program",
-    pypath=f"{__name__}.programming",
-    capabilities=[capabilities.CAP_DAC_OVERRIDE],
-)
-
-#: ``[cyborg_watch]``, which looks at other processes and changes nothing.
-watching = priv_context.PrivContext(
-    "cyborg",
-    cfg_section="cyborg_watch",
-    pypath=f"{__name__}.watching",
-    capabilities=[capabilities.CAP_DAC_READ_SEARCH, capabilities.CAP_SYS_PTRACE],
+#: The helper that looks at other processes and changes nothing.
+watching = _context(
+    "watching", "cyborg_watch", capabilities.CAP_DAC_READ_SEARCH, capabilities.CAP_SYS_PTRACE
 )
 
 _FPGACONF = "/usr/bin/fpgaconf"
@@ -157,7 +150,7 @@ def set_vgpu_type(address: str, number: str) -> None:
     :raises OSError: EBUSY if a guest uses its present type, ENOENT if its driver does not show it,
         else the kernel's error
     """
-    function = _PCI / "devices" / _checked(_ADDRESS, address)
+    function = _function(address)
     path = function / "nvidia/current_vgpu_type"
     if number == "0" and not function.exists():
         return  # the function is gone, and the type with it
@@ -174,7 +167,7 @@ def set_qat_services(address: str, services: str) -> None:
     :raises OSError: EBUSY if it has virtual functions, which the kernel would remove from guests,
         EINVAL if it cannot offer these services, else the kernel's error
     """
-    path = _PCI / "devices" / _checked(_ADDRESS, address)
+    path = _function(address)
     if int((path / "sriov_numvfs").read_text()):
         raise OSError(errno.EBUSY, f"{address} has virtual functions")
     orders = itertools.permutations(_checked(_SERVICES, services).split(";"))
@@ -207,11 +200,12 @@ def reset_function(address: str) -> None:
 
     :raises OSError: EBUSY if a guest has its IOMMU group open, else the kernel's error
     """
-    path = _PCI / "devices" / _checked(_ADDRESS, address)
+    path = _function(address)
     group = _link(path / "iommu_group")
     if group is not None and "vfio" in (_link(path / "driver") or ""):
         try:
-            os.close(os.open(_DEV / "vfio" / group, os.O_RDWR | os.O_CLOEXEC))
+            with _opened(_DEV / "vfio" / group, os.O_RDWR):
+                pass
         except OSError as exc:
             if exc.errno == errno.EBUSY:
                 raise OSError(errno.EBUSY, f"a guest has {address} open") from exc
@@ -224,7 +218,7 @@ def set_numvfs(address: str, count: int) -> None:
 
     :raises OSError: EBUSY if one of those may be in use, ERANGE if the card cannot have so many
     """
-    pf = _PCI / "devices" / _checked(_ADDRESS, address)
+    pf = _function(address)
     present = int((pf / "sriov_numvfs").read_text())
     if present == count:
         return
@@ -244,7 +238,7 @@ def set_numvfs(address: str, count: int) -> None:
 @_privileged
 def set_drivers_autoprobe(address: str, *, on: bool) -> None:
     """Set whether the host's drivers take new virtual functions of a physical function."""
-    pf = _PCI / "devices" / _checked(_ADDRESS, address)
+    pf = _function(address)
     _write(pf / "sriov_drivers_autoprobe", str(int(on)))
 
 
@@ -254,7 +248,7 @@ def bind_driver(address: str, driver: str) -> None:
 
     :raises OSError: ENODEV if the driver is not loaded or does not take the function
     """
-    path = _PCI / "devices" / _checked(_ADDRESS, address)
+    path = _function(address)
     if not (_PCI / "drivers" / _checked(_NAME, driver)).is_dir():
         raise OSError(errno.ENODEV, f"driver {driver} is not loaded")
     _write(path / "driver_override", driver)
@@ -382,8 +376,7 @@ def set_xilinx_shell(
     """
     file = XILINX_PARTITIONS / _checked(_PARTITION, partition) / "partition.xsabin"
     command = [_XBMGMT, "--force", "program", "--device", _checked(_ADDRESS, address)]
-    allowed = programming.conf.capabilities
-    tool_process.run([*command, "--shell", _file(str(file))], timeout, _file(lock), until, allowed)
+    _run([*command, "--shell", _file(str(file))], timeout, lock, until)
 
 
 @programming.entrypoint
@@ -399,10 +392,8 @@ def set_gpu_instances(
     place = ["-i", _checked(_ADDRESS, address)]
     wanted = ",".join([_checked(_MIG_PROFILE, profile)] * count)
     for arguments in (["-dci"], ["-dgi"], ["-cgi", wanted, "-C"]):
-        command = [_NVIDIA_SMI, "mig", *arguments, *place]
-        allowed = programming.conf.capabilities
         try:
-            tool_process.run(command, timeout, _file(lock), until, allowed)
+            _run([_NVIDIA_SMI, "mig", *arguments, *place], timeout, lock, until)
         except OSError as exc:
             if exc.errno != errno.EIO or not _NO_INSTANCES.search(str(exc)):
                 raise
@@ -417,13 +408,18 @@ def gpu_topology(timeout: float, lock: str) -> list[str]:
 
     :raises OSError: as :func:`cyborg.drivers.tool_process.run`
     """
+    questions = (["topo", "-m"], ["--query-gpu=index,pci.bus_id", "--format=csv,noheader"])
+    said = (_run([_NVIDIA_SMI, *each], timeout, lock, math.inf) for each in questions)
+    return [output.decode(errors="replace") for output in said]
+
+
+def _run(command: list[str], timeout: float, lock: str, until: float) -> bytes:
+    """The output of a tool, which gets the capabilities of this helper.
+
+    :raises OSError: as :func:`cyborg.drivers.tool_process.run`
+    """
     allowed = programming.conf.capabilities
-    said = []
-    for arguments in (["topo", "-m"], ["--query-gpu=index,pci.bus_id", "--format=csv,noheader"]):
-        command = [_NVIDIA_SMI, *arguments]
-        output = tool_process.run(command, timeout, _file(lock), math.inf, allowed)
-        said.append(output.decode(errors="replace"))
-    return said
+    return tool_process.run(command, timeout, _file(lock), until, allowed)
 
 
 def _run_tool(
@@ -436,8 +432,7 @@ def _run_tool(
 ) -> None:
     """Run a tool whose last argument is the file that it writes."""
     with _signed(_file(bitstream), signature) as file:
-        allowed = programming.conf.capabilities
-        tool_process.run([*command, file], timeout, _file(lock), until, allowed)
+        _run([*command, file], timeout, lock, until)
 
 
 @contextlib.contextmanager
@@ -503,12 +498,12 @@ def _file(path: str) -> str:
 
 
 def _controller(address: str) -> pathlib.Path:
-    names = sorted((_PCI / "devices" / _checked(_ADDRESS, address) / "nvme").iterdir())
+    names = sorted((_function(address) / "nvme").iterdir())
     return pathlib.Path("/dev", names[0].name)
 
 
 def _namespaces(address: str) -> list[pathlib.Path]:
-    path = _PCI / "devices" / _checked(_ADDRESS, address) / "nvme"
+    path = _function(address) / "nvme"
     names = {
         # With several paths to a namespace, the block device is named without the path.
         re.sub(r"c\d+n", "n", namespace.name)
@@ -528,6 +523,10 @@ def _opened(path: pathlib.Path, flags: int = os.O_RDONLY) -> Iterator[int]:
         os.close(descriptor)
 
 
+def _function(address: str) -> pathlib.Path:
+    return _PCI / "devices" / _checked(_ADDRESS, address)
+
+
 def _checked(pattern: re.Pattern[str], text: str) -> str:
     if not pattern.fullmatch(text):
         raise ValueError(f"{text!r} cannot be part of a path in sysfs")
@@ -537,11 +536,8 @@ def _checked(pattern: re.Pattern[str], text: str) -> str:
 def _write(path: pathlib.Path, text: str) -> None:
     """Write in one system call, so that an error is the kernel's answer to it."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-        try:
+        with _opened(path, os.O_WRONLY) as descriptor:
             os.write(descriptor, text.encode())
-        finally:
-            os.close(descriptor)
     except OSError as exc:
         raise _error(exc.errno, path, text) from exc
 
@@ -586,7 +582,7 @@ def _use(vf: pathlib.Path) -> str | None:
 def _opens(path: pathlib.Path) -> bool:
     """Whether an IOMMU group is free: only one process can have it open."""
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+        with _opened(path, os.O_RDWR):
+            return True
     except OSError:
         return False
-    return True

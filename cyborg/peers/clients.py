@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
+from cyborg.common import errors
+
 if TYPE_CHECKING:
     from cyborg.peers import connection
 
@@ -49,6 +51,14 @@ def why_not(group: str, failure: ka_exc.ClientException) -> str:
     if failure.url and failure.url.endswith("/auth/tokens"):
         name = "Keystone"
     return f"{name} answered {failure.http_status}: {failure.message}"
+
+
+def require(conf: cfg.ConfigOpts, group: str, asked: str = "the API") -> None:
+    """Raise Misconfigured if the options of ``group`` do not say how to reach the service."""
+    if not configured(conf, group):
+        raise errors.Misconfigured(
+            f"[{group}] auth_type is not set: it says as which user {asked} is asked."
+        )
 
 
 def configured(conf: cfg.ConfigOpts, group: str) -> bool:

@@ -19,8 +19,10 @@ class IntelGpuDriver(pci.PciDriver):
     match = (pci.Match(vendor="8086", class_code="03*"),)
     type = "GPU"
     resource_class = "PGPU"
+    part_class = "VGPU"
     expose = "vfs"
     group = "intel_gpu_driver"
+    own_traits = ("OWNER_CYBORG", "CUSTOM_INTEL_GPU_{card.device}")
 
     def _claims(self, functions: pci.Snapshot) -> dict[str, int]:
         claimed = super()._claims(functions)
@@ -45,15 +47,6 @@ class IntelGpuDriver(pci.PciDriver):
             remedy = f"{self.option} with its product_id or address"
             return base.Refusal(reason="it is the processor's own graphics", remedy=remedy)
         return super().why_not_offered(function, functions)
-
-    def resource(self, function: pci.Function) -> str:
-        """PGPU for a whole card, VGPU for a part of one."""
-        return "PGPU" if function.pf is None else "VGPU"
-
-    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """The owner, and the product of the card."""
-        yield "OWNER_CYBORG"
-        yield f"CUSTOM_INTEL_GPU_{functions[function.pf or function.address].device}"
 
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot

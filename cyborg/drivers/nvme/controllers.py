@@ -188,6 +188,11 @@ class NvmeDriver(NvmeController):
     resource_class = "CUSTOM_NVME"
     listed = True
     group = "nvme"
+    own_traits = (
+        "OWNER_CYBORG",
+        "CUSTOM_NVME_VENDOR_ID_{function.vendor}",
+        "CUSTOM_NVME_PRODUCT_ID_{function.device}",
+    )
     own_keys = MappingProxyType(
         {
             "clear_action": {"auto", "sanitize", "zero", "none"},
@@ -305,13 +310,6 @@ class NvmeDriver(NvmeController):
             time.sleep(_POLL)
         if state not in (admin.State.DONE, admin.State.DONE_AND_DEALLOCATED):
             raise RuntimeError(f"NVMe controller {address} failed to erase itself")
-
-    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """The owner, vendor and product."""
-        del functions
-        yield "OWNER_CYBORG"
-        yield f"CUSTOM_NVME_VENDOR_ID_{function.vendor}"
-        yield f"CUSTOM_NVME_PRODUCT_ID_{function.device}"
 
 
 def _method(

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from cyborg.drivers import pci
 from cyborg.drivers.nvme import controllers
 
@@ -16,9 +14,4 @@ class InspurNvmeSsdDriver(controllers.NvmeController):
     type = "SSD"
     resource_class = "CUSTOM_SSD"
     group = "inspur_nvme_ssd_driver"
-
-    def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-        """Vendor and product."""
-        del functions
-        yield "CUSTOM_SSD_INSPUR"
-        yield f"CUSTOM_SSD_PRODUCT_ID_{function.device}"
+    own_traits = ("CUSTOM_SSD_INSPUR", "CUSTOM_SSD_PRODUCT_ID_{function.device}")

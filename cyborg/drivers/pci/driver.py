@@ -58,6 +58,10 @@ class PciDriver:
     match: ClassVar[Sequence[Match]]
     type: ClassVar[str]
     resource_class: ClassVar[str]
+    #: That of a virtual function, if it is another one.
+    part_class: ClassVar[str | None] = None
+    #: Traits, with fields of the ``function`` and of its ``card`` in braces.
+    own_traits: ClassVar[Sequence[str]] = ()
     expose: ClassVar[Literal["function", "vfs", "slot", "each"]] = "function"
     split: ClassVar[bool] = True
     listed: ClassVar[bool] = False
@@ -90,8 +94,8 @@ class PciDriver:
 
     def traits(self, function: Function, functions: Snapshot) -> Iterable[str]:
         """Traits of the function's deployable."""
-        del function, functions
-        return ()
+        card = functions.get(function.pf or function.address, function)
+        return [each.format(function=function, card=card) for each in self.own_traits]
 
     def attributes(
         self, function: Function, functions: Snapshot
@@ -109,8 +113,8 @@ class PciDriver:
 
     def resource(self, function: Function) -> str:
         """The resource class of the function."""
-        del function
-        return self.resource_class
+        of_part = self.part_class if function.pf is not None else None
+        return of_part or self.resource_class
 
     def handle(self, function: Function, functions: Snapshot) -> base.AttachHandle:
         """The attach handle of the function."""
