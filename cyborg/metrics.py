@@ -180,7 +180,7 @@ def count(metric: _Metric, seconds: float | None = None, /, **labels: str) -> No
 
 @functools.lru_cache(maxsize=1024)
 def _child(metric: _Metric, labels: tuple[tuple[str, str], ...]) -> _Metric:
-    """What counts with these labels: to look it up takes longer than to count."""
+    """The counter with these labels: to look it up takes longer than to count."""
     return metric.labels(**dict(labels))
 
 

@@ -40,7 +40,7 @@ class BackgroundCall(Generic[T]):
         return self
 
     def done(self, timeout: float) -> bool:
-        """Whether the call has returned, waiting at most ``timeout`` seconds for it."""
+        """True if the call has returned, waiting at most ``timeout`` seconds for it."""
         # Of several threads that ask at once, each that has the lock keeps it from the others.
         if not self._has_ended and self._running.acquire(timeout=max(0.0, timeout)):
             self._running.release()
@@ -62,7 +62,7 @@ class BackgroundCall(Generic[T]):
 def call_all(
     purpose: str, functions: Mapping[str, Callable[[], T]], timeout: float
 ) -> dict[str, BackgroundCall[T]]:
-    """Call all functions; return when each has returned or has had ``timeout`` seconds.
+    """Call all functions, and wait until each has returned or has had ``timeout`` seconds.
 
     One thread makes the calls in turn, as most take no time. If one call is slow, or ends the
     thread, another thread makes the remaining ones: no call waits long for another.

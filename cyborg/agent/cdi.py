@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What containers are given of the host's accelerators: files in ``[agent] cdi_dir``.
+"""The files in ``[agent] cdi_dir``, which give containers the host's accelerators.
 
 A file is written when its handle is prepared, and removed when it is cleaned. So that conductors
 ask for both steps, each deployable prepares and cleans then; what the driver itself needs is kept
@@ -157,7 +157,7 @@ class Specifications:
             own(handle)
 
     def _covers(self, driver: str, handle: base.AttachHandle) -> bool:
-        """Whether a container on this host can have such a handle."""
+        """True if a container on this host can have such a handle."""
         known = handle.attach_type in container_facts.TYPES
         return known or isinstance(self._drivers.get(driver), base.Containable)
 

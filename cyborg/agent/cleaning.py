@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``[cleaning]`` says of deployables: their blank images, and which must be clean again.
+"""Cleaning of deployables by ``[cleaning]``: their blank images, and which must be clean again.
 
 How a handle is cleaned is its driver's affair; that one is not given out unclean is the
 conductor's, who knows nothing but what is noted here.

@@ -57,7 +57,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one driver found, and sentences about what it left out or could not check."""
+    """The finds of one driver, and sentences about what it left out or could not check."""
 
     devices: ownership.Devices
     errors: tuple[str, ...] = ()
@@ -295,7 +295,7 @@ def _discover(abilities: _DriverAbilities, host: _DriversView) -> _Answer:
 def _readings(
     devices: ownership.Devices, driver: base.Measuring, host: base.Host
 ) -> dict[str, Mapping[str, float]]:
-    """What the sensors of the devices show, by their places; parts of a card have the card's."""
+    """The readings of the devices' sensors, by their places; parts of a card have the card's."""
     found: dict[str, Mapping[str, float]] = {}
     for device in devices:
         if len(found) == metrics.READINGS_MAX:

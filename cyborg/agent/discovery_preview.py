@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent of this host would report, as a table or JSON. Nothing is sent or written."""
+"""A preview of the agent's report of this host, as a table or JSON. Nothing is sent or written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Preview:
 
     @property
     def failed(self) -> bool:
-        """Whether any driver has an error, or a device would be given out twice."""
+        """True if any driver has an error, or a device would be given out twice."""
         return bool(self.findings.errors or self.nova)
 
 

@@ -276,7 +276,7 @@ class Endpoint:
         return answer
 
     def _may_be_lost(self, step: rpc.ProgramStep, known: rpc.ProgramAnswer) -> bool:
-        """Whether it is time to look again at a layout whose operation waits for a report.
+        """True if it is time to look again at a layout whose operation waits for a report.
 
         A pass that goes on meanwhile does not count, so there is one between two looks.
         """
@@ -306,7 +306,7 @@ class Endpoint:
 
     @contextlib.contextmanager
     def _ready(self, driver: base.Driver, step: rpc.ProgramStep) -> Iterator[_Write]:
-        """What writes the step's image, which is there, or its layout, which takes none."""
+        """The writer of the step's image, which is there, or of its layout, which takes none."""
         if isinstance(driver, base.Reconfigurable) and not step.image_uuid:
             yield driver.set_layout
         elif isinstance(driver, base.Programmable):
@@ -417,7 +417,7 @@ class _NewestRequests:
         self._forgotten_ms = 0
 
     def is_newer(self, keys: Iterable[str], asked_ms: int) -> bool:
-        """Whether a newer step of any of the keys was asked for, or may have been."""
+        """True if a newer step of any of the keys was asked for, or may have been."""
         known = (self._asked.get(key, self._forgotten_ms) for key in keys)
         return any(0 < newest - asked_ms <= rpc.AGE_MAX for newest in known)
 
@@ -457,7 +457,7 @@ class _Run:
         self._context = oslo_context.get_current()
 
     def joins(self, other: _Run) -> bool:
-        """Whether the other run, which was asked for later, does the same as this one."""
+        """True if the other run, which was asked for later, does the same as this one."""
         return not self.done.is_set() and self.step == dataclasses.replace(
             other.step, asked_ms=self.step.asked_ms, agent_started=self.step.agent_started
         )
@@ -469,7 +469,7 @@ class _Run:
         ).start()
 
     def wait(self, seconds: float, running: Callable[[], rpc.HostStepRunning]) -> None:
-        """Return when the run has succeeded.
+        """Wait until the run has succeeded.
 
         :raises HostStepRunning: it has not ended in time, as ``running`` says; or it has ended,
             and must be asked for again

@@ -98,10 +98,7 @@ class HostKeys:
         return signing.sign(key, said, sender=sender, counter=counter, time_ms=now_ms)
 
     def check(self, said: signing.Said, signature: object) -> None:
-        """Check that a conductor of this cloud says it, now and for the first time.
-
-        :raises Refused: it is not so
-        """
+        """Raise Refused if no conductor of this cloud says it now and for the first time."""
         known = {signing.fingerprint(key): key for key in self._conf.agent.conductor_public_keys}
         required = self._conf.agent.require_host_keys
         if not required and (signature is None or not known):

@@ -139,7 +139,7 @@ def joined(*said: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_refused(part: pci.Function, host: _Host) -> bool:
-    """Whether a part of a card is kept from guests for a reason of its own."""
+    """True if a part of a card is kept from guests for a reason of its own."""
     try:
         return _drivers_why(part, host) is not None
     except (OSError, ValueError, LookupError):

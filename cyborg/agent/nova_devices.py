@@ -46,7 +46,7 @@ class Listed:
 
 
 def read(files: Sequence[str]) -> tuple[Listed, ...]:
-    """What the option lists in Nova's configuration files.
+    """The lists of the option in Nova's configuration files.
 
     :raises errors.Misconfigured: a file cannot be read, or a value is wrong
     """
@@ -62,7 +62,7 @@ def read(files: Sequence[str]) -> tuple[Listed, ...]:
 def find(
     functions: pci.Snapshot, findings: discovery.Findings, nova: Sequence[Listed]
 ) -> list[Shared]:
-    """What the drivers found and Nova lists."""
+    """The devices that the drivers found and Nova lists."""
     found = []
     for driver, function in _reported(functions, findings):
         related = (function.address, *filter(None, [function.pf]), *function.vfs)

@@ -190,7 +190,7 @@ def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
 
 
 def _may_be_lent(function: pci.Function) -> bool:
-    """Whether it is a network card of the host's driver that shows no interface here."""
+    """True if it is a network card of the host's driver that shows no interface here."""
     is_port = function.class_code.startswith("02") and not function.netdevs
     return is_port and function.driver is not None and not function.has_guest_driver
 

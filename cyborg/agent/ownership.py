@@ -28,7 +28,7 @@ Devices = tuple[base.Device, ...]
 
 
 class Key(NamedTuple):
-    """What may exist only once on a host: as people read it, and what else tells it from others."""
+    """A thing that may exist only once on a host: as people read it, and what else marks it."""
 
     shown: str
     exact: str = ""
@@ -40,7 +40,7 @@ _Keyed = Sequence[tuple[base.Device, Set[Key]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What drivers claim, the calls that have not ended in time, and why others failed."""
+    """The claims of drivers, the calls that have not ended in time, and why others failed."""
 
     claims: Mapping[str, Claims]
     hanging: Mapping[str, BackgroundCall[Claims]]

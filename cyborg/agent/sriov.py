@@ -164,7 +164,7 @@ def _rule(item: Any) -> Rule:
 
 
 def _problem(item: Any) -> str | None:
-    """What is wrong with an object, apart from the keys that match functions, or None."""
+    """The fault of an object, apart from the keys that match functions, or None."""
     if not isinstance(item, dict) or not item.keys() & _MATCH:
         return f"it must be an object with one of {sorted(_MATCH)} at least"
     if unknown := item.keys() - _MATCH - {"numvfs", "vf_driver"}:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of the last write to each deployable, for a conductor that has not heard it.
+"""The results of the last write to each deployable, for a conductor that has not heard them.
 
 A conductor asks again until it has an answer, and a write may end between two of its questions.
 The result is kept until a later order has leave to write the deployable and ends, as its conductor
@@ -81,7 +81,7 @@ class Results:
 
 
 def _facts(step: rpc.ProgramStep) -> dict[str, Any]:
-    """What must be the same for a result to be that of the step."""
+    """The facts that must be the same for a result to be that of the step."""
     return {
         "deployable": step.deployable,
         "operation": step.operation_uuid,

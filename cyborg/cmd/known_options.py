@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the files of an operator have that nothing reads: names of another release, or mistyped."""
+"""Options in an operator's files that nothing reads: names of another release, or mistyped."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _sources(conf: cfg.ConfigOpts) -> Iterator[_Listed]:
 
 
 def is_of_a_device(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
-    """Whether it is in a group that the operator names after a type of a card, or a target."""
+    """True if it is in a group that the operator names after a type of a card, or a target."""
     options: list[cfg.Opt] = []
     if group.removeprefix("vgpu_") in (conf.gpu_devices.enabled_vgpu_types or ()):
         options += drivers.VGPU_TYPE_OPTS

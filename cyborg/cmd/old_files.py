@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of each line of an operator's files: ``cyborg-status upgrade check --lines``."""
+"""The fate of each line of an operator's files: ``cyborg-status upgrade check --lines``."""
 
 from __future__ import annotations
 

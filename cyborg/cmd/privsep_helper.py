@@ -68,7 +68,7 @@ def _config() -> list[str]:
 
 
 def _check(path: pathlib.Path, is_kind: Callable[[int], bool]) -> None:
-    """Check that it is of a kind, and only root can have written it."""
+    """Raise Refused if it is of another kind, or others than root can have written it."""
     try:
         # What a link leads to may be in a directory where others can put another file.
         status = path.lstat()

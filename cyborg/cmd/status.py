@@ -215,7 +215,7 @@ def _stuck(attempts: int) -> Iterator[Finding]:
 
 
 def _providers(conf: cfg.ConfigOpts, hosts: dict[str, int]) -> Iterator[Finding]:
-    """How the providers of each host differ from the database; the hosts are counted."""
+    """The differences of each host's providers from the database; the hosts are counted."""
     for name, comparison in compare.compare_all(conf):
         hosts["compared"] += 1
         hosts["in_progress"] += comparison.in_progress

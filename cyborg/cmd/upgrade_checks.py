@@ -30,7 +30,7 @@ class Checks(upgradecheck.UpgradeCommands):
         self.conf = conf
 
     def schema(self) -> upgradecheck.Result:
-        """Whether the database has the schema of this release."""
+        """Find the database without the schema of this release."""
         try:
             db.configure(self.conf)
             revision.check_not_foreign()
@@ -53,7 +53,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return upgradecheck.Result(FAILURE, sentence)
 
     def options(self) -> upgradecheck.Result:
-        """Whether there are options or files without an effect, and which."""
+        """Find options and files without an effect."""
         found = [*cyborg_conf.meaningless(self.conf), *known_options.unread(self.conf)]
         found += cyborg_conf.passed_over(self.conf)
         if not self.conf.oslo_policy.enforce_new_defaults:
@@ -61,7 +61,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return upgradecheck.Result(WARNING if found else SUCCESS, " ".join(found) or None)
 
     def paste_file(self) -> upgradecheck.Result:
-        """Whether the operator's own paste file, if any, works with this release."""
+        """Find an operator's own paste file that does not work with this release."""
         path = app.paste_file(self.conf)
         if app.is_of_another_cyborg(path):
             sentence = f"The paste file {path} is that of another Cyborg and is passed over."
@@ -75,7 +75,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return upgradecheck.Result(FAILURE, sentence)
 
     def policy_rules(self) -> upgradecheck.Result:
-        """Whether the policy file has rules that nothing asks for."""
+        """Find rules of the policy file that nothing asks for."""
         enforcer = policy.Enforcer(self.conf)
         enforcer.register_defaults(rules.list_rules())
         try:
@@ -92,7 +92,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return upgradecheck.Result(WARNING if sentences else SUCCESS, " ".join(sentences) or None)
 
     def rpc_pins(self) -> upgradecheck.Result:
-        """Whether messages are pinned to an older or an unknown version."""
+        """Find messages pinned to an older or an unknown version."""
         pins = {name: self.conf.upgrade_levels[name] for name in ("agent", "conductor")}
         pinned = {name: pin for name, pin in pins.items() if pin not in {None, rpc.VERSION}}
         if not pinned:
@@ -108,7 +108,7 @@ class Checks(upgradecheck.UpgradeCommands):
         return upgradecheck.Result(FAILURE, sentence)
 
     def policy_file(self) -> upgradecheck.Result:
-        """Whether the policy file is YAML."""
+        """Find a policy file that is no YAML."""
         return common_checks.check_policy_json(self, self.conf)
 
     _upgrade_checks = (
@@ -122,7 +122,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
 
 def _is_older(pin: str) -> bool:
-    """Whether we know that version and a newer one."""
+    """True if we know that version and a newer one."""
     major, minor = (int(part) for part in pin.split("."))
     own_major, own_minor = (int(part) for part in rpc.VERSION.split("."))
     return major == own_major and minor < own_minor

@@ -115,14 +115,14 @@ class AmdGpuDriver(pci.PciDriver):
 
 
 class _Words:
-    """What an administrator has said of GPUs since the host started: errors before do not count."""
+    """The word of an administrator on GPUs since the host started: errors before do not count."""
 
     def __init__(self, kept: kept_facts.KeptFacts, log: faults.FaultLog) -> None:
         self.faults = log
         self._kept = kept
 
     def since(self, slot: str, counts: Mapping[str, int]) -> dict[str, int]:
-        """How many of the errors of each block were counted after the last word."""
+        """The errors of each block that were counted after the last word."""
         kept = self._kept.get(_WORDS, slot)
         known = isinstance(kept, dict) and kept["boot"] == self.faults.log.boot
         said, before = (kept["said"], kept["counts"]) if known else (-1, {})
@@ -143,6 +143,6 @@ def _hive(function: pci.Function, functions: pci.Snapshot) -> str | None:
 
 
 def _is_of_processor(card: pci.Function, functions: pci.Snapshot) -> bool:
-    """Whether a display controller has no memory chips of its own: then nobody has made them."""
+    """True if a display controller has no memory chips of its own: then nobody has made them."""
     shown = functions.names(card.address, "")
     return "mem_info_vram_total" in shown and "mem_info_vram_vendor" not in shown

@@ -66,7 +66,7 @@ def place(info: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPath:
-    """How the host reaches a device to manage it, such as by its PCI address."""
+    """The way in which the host reaches a device to manage it, such as its PCI address."""
 
     cpid_type: str
     cpid_info: Mapping[str, str]
@@ -87,7 +87,7 @@ class ControlPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachHandle:
-    """What a guest gets. For PCI the keys are domain, bus, device and function, in hex."""
+    """A handle that a guest gets. For PCI the keys are domain, bus, device and function, in hex."""
 
     attach_type: str
     attach_info: Mapping[str, str]
@@ -416,7 +416,7 @@ class Measuring(Protocol):
     """The driver can read the sensors of a device that it found."""
 
     def readings(self, device: Device, host: Host) -> Mapping[str, float]:
-        """What they show now, by the names of :data:`cyborg.metrics.DEVICE_READINGS`.
+        """The readings of now, by the names of :data:`cyborg.metrics.DEVICE_READINGS`.
 
         Called in the thread of :meth:`Driver.discover`, after it, if the agent serves metrics.
         """
@@ -442,7 +442,7 @@ class Preparable(Protocol):
     """
 
     def prepare(self, handle: HeldHandle) -> None:
-        """Make the handle ready; return when it is, raise if it cannot be."""
+        """Make the handle ready, to the end; raise if it cannot be."""
 
 
 @runtime_checkable
@@ -458,7 +458,7 @@ class Keyed(Protocol):
 
 @runtime_checkable
 class Revocable(Protocol):
-    """What the driver gives can be used, by a host elsewhere say, until it is taken back."""
+    """The driver can take back what it gives, which a host elsewhere may go on to use."""
 
     def given(self) -> Mapping[str, str]:
         """The ARQs that have been given handles, by the uuids of the handles."""
@@ -475,7 +475,7 @@ class Cleanable(Protocol):
     """
 
     def clean(self, handle: HeldHandle) -> None:
-        """Remove every trace of the last use; return when done, raise if it cannot be."""
+        """Remove every trace of the last use, to the end; raise if that cannot be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,7 +489,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEdits:
-    """What a container needs to use a handle: device nodes by their paths, variables, mounts."""
+    """The needs of a handle's container: device nodes by their paths, variables, mounts."""
 
     device_nodes: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -501,7 +501,7 @@ class Containable(Protocol):
     """The driver knows more of what a container needs than the kernel says."""
 
     def container_edits(self, handle: HeldHandle) -> ContainerEdits:
-        """What a container needs to use the handle, which is prepared.
+        """The needs of a container that uses the handle, which is prepared.
 
         ``env`` must have names that no other handle has, since a container may have several.
         """
@@ -526,9 +526,9 @@ class ProgramTarget:
     signature: Mapping[str, str] = field(default_factory=dict)
 
     def check_permit(self) -> None:
-        """Check that writing may still begin. Call this right before the first byte is written.
+        """Raise NotPermitted if writing may not begin any more.
 
-        :raises NotPermitted: it may not
+        Call this right before the first byte is written.
         """
         if permits.is_over(self.until):
             raise NotPermitted("The permit to write has expired before anything was written")
@@ -573,7 +573,7 @@ class Programmable(Protocol):
     """
 
     def program(self, target: ProgramTarget, bitstream: pathlib.Path) -> Programmed:
-        """Load the bitstream; return when the driver has verified that it is loaded.
+        """Load the bitstream, and verify that it is loaded.
 
         The file is complete, its hash is verified, and nothing changes it meanwhile.
 
@@ -593,7 +593,7 @@ class Reconfigurable(Protocol):
     """
 
     def set_layout(self, target: ProgramTarget) -> Programmed:
-        """Give the deployable the layout ``target.function``; return when the hardware shows it.
+        """Give the deployable the layout ``target.function``, and wait until the hardware shows it.
 
         :raises NothingWritten, NotPermitted, BeingWritten: as :meth:`Programmable.program`
         """

@@ -16,15 +16,12 @@ from cyborg.drivers import base, pci, tool_process, value_checks
 
 
 def is_running(conf: cfg.ConfigOpts, address: str) -> bool:
-    """Whether a tool writes the card; nothing that the card shows is certain then."""
+    """True if a tool writes the card; nothing that the card shows is certain then."""
     return tool_process.is_locked(_lock(conf, address))
 
 
 def check_not_running(conf: cfg.ConfigOpts, address: str) -> None:
-    """Check that no tool writes the card.
-
-    :raises BeingWritten: one does
-    """
+    """Raise BeingWritten if a tool writes the card."""
     if is_running(conf, address):
         raise _being_written(conf, address)
 
@@ -84,10 +81,7 @@ def run(conf: cfg.ConfigOpts, address: str, call: Callable[[float, str], None]) 
 
 
 def check_function(target: base.ProgramTarget, function: str) -> None:
-    """Check that the bitstream has the function that the target expects.
-
-    :raises NothingWritten: it has another one
-    """
+    """Raise NothingWritten if the bitstream has another function than the target expects."""
     if not value_checks.is_same_function(target.function, function):
         raise base.NothingWritten(
             f"The bitstream is of function {function}, and its image says {target.function}"
@@ -100,10 +94,7 @@ def missing_functions(handles: Iterable[base.AttachHandle], card: Collection[str
 
 
 def check_whole_card(target: base.ProgramTarget, card: Collection[str]) -> None:
-    """Check that the deployable has all functions of its card, which run one program.
-
-    :raises NothingWritten: others may have one of them
-    """
+    """Raise NothingWritten if others may have a function of the card: all run one program."""
     if others := missing_functions(target.attach_handles, card):
         raise base.NothingWritten(
             f"PCI function {others[0]} is not of this deployable, and runs what is written to it"

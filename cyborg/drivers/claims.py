@@ -29,7 +29,7 @@ class Owners:
 
 
 def of(driver: base.Claiming, functions: pci.Snapshot) -> Claims:
-    """What a driver claims.
+    """The claims of a driver.
 
     :raises TypeError: it is not comparable with the claims of others
     """

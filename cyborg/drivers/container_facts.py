@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container needs to use an attach handle, as the kernel says it.
+"""The needs of a container that uses an attach handle, as the kernel says them.
 
 A function that VFIO has is reached through its IOMMU group or its own node, and so is a mediated
 device. Of any other function the device nodes are given that its driver has made for it, and those
@@ -38,7 +38,7 @@ TYPES = frozenset({"MDEV", "PCI"})
 
 
 def of(driver: base.Driver, handle: base.HeldHandle) -> base.ContainerEdits:
-    """What a container needs: what the driver says, or else the kernel.
+    """The needs of a container, as the driver says them, or else the kernel.
 
     :raises FileNotFoundError: the handle is not on the host
     """

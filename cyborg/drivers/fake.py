@@ -53,7 +53,7 @@ class FakeDriver:
         self._prepared.pop(handle.uuid, None)
 
     def container_edits(self, handle: base.HeldHandle) -> base.ContainerEdits:
-        """What is harmless, and the same on every host."""
+        """The facts that are harmless, and the same on every host."""
         self._act("container_edits", _place(handle))
         name = f"CYBORG_FAKE_{handle.uuid.replace('-', '_').upper()}"
         mount = base.Mount(host_path="/usr/share", container_path="/opt/fake")

@@ -26,7 +26,7 @@ WAS = "was_"
 
 
 class Identity(NamedTuple):
-    """What is known of a card; None for what is not."""
+    """The facts that tell a card from others; None for what is not known."""
 
     serial: str | None = None
     #: Vendor and product, and vendor and product of the board.
@@ -34,23 +34,23 @@ class Identity(NamedTuple):
     board: str | None = None
 
     def has_other_product(self, now: Identity) -> bool:
-        """Whether what is seen ``now`` is another product."""
+        """True if what is seen ``now`` is another product."""
         return None not in (self.product, now.product) and self.product != now.product
 
     def has_other_serial(self, now: Identity) -> bool:
-        """Whether both show a serial of the same kind, and not the same one."""
+        """True if both show a serial of the same kind, and not the same one."""
         if self.serial is None or now.serial is None or self.is_of_pci != now.is_of_pci:
             return False
         return self.serial != now.serial
 
     def to_wire(self, *, product: bool = True) -> dict[str, str]:
-        """What a host must find just before it does something to the card."""
+        """The facts that a host must find just before it does something to the card."""
         said = {SERIAL_KEY: self.serial, "product": self.product if product else None}
         return {key: value for key, value in said.items() if value is not None}
 
     @property
     def is_of_pci(self) -> bool:
-        """Whether the serial is that of PCI."""
+        """True if the serial is that of PCI."""
         return _OF_PCI.fullmatch(self.serial or "") is not None
 
 

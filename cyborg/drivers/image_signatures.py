@@ -105,7 +105,7 @@ def _verifier(signature: Mapping[str, str], trusted: Sequence[str]) -> Any:
 
 
 def _is_unanswered(exc: BaseException | None) -> bool:
-    """Whether the cause is a request without an answer, or with a server error."""
+    """True if the cause is a request without an answer, or with a server error."""
     while exc is not None:
         # barbicanclient has an exception for each status.
         status = getattr(exc, "http_status", None) or getattr(exc, "status_code", None)

@@ -114,7 +114,7 @@ class KeptFacts:
         return self._facts
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        """What the file holds; nothing if it is damaged, or only the agent may read it.
+        """The facts in the file; none if it is damaged, or only the agent may read it.
 
         :raises OSError: it cannot be read: what it holds must not be taken for forgotten
         """

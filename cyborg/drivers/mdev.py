@@ -37,7 +37,7 @@ class _Spec:
 
     @property
     def exactness(self) -> int:
-        """How exactly it matches a parent, as :class:`base.Claiming` counts it."""
+        """The exactness with which it matches a parent, as :class:`base.Claiming` counts it."""
         return 1 + sum(char in "0123456789abcdef" for char in self.parent)
 
 
@@ -87,7 +87,7 @@ class MdevDriver(mdev_handles.HostSteps):
                 yield device
 
     def problems(self) -> Sequence[str]:
-        """What is wrong with parents that were left out of the last pass."""
+        """The faults of parents that were left out of the last pass."""
         return self._problems
 
     def named(self, functions: pci.Snapshot) -> Set[str]:
@@ -144,7 +144,7 @@ class MdevDriver(mdev_handles.HostSteps):
 
 
 def _is_gone(path: pathlib.Path) -> bool:
-    """Whether a parent has vanished. One that is on the PCI bus has not."""
+    """True if a parent has vanished. One that is on the PCI bus has not."""
     return not (path.exists() or (_FUNCTIONS / path.name).exists())
 
 

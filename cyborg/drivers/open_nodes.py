@@ -37,7 +37,7 @@ def holders(nodes: Collection[str], likely: Collection[int] = ()) -> dict[str, t
 
 
 def guests(instances: Collection[str]) -> dict[str, list[str]]:
-    """What the processes of these guests have open below /dev/vfio, of those that run and show it.
+    """The files below /dev/vfio that these guests have open, of those that run and show it.
 
     libvirt starts a guest with its instance's uuid among the arguments of the process.
     """
@@ -54,7 +54,7 @@ def guests(instances: Collection[str]) -> dict[str, list[str]]:
 
 
 def _open_files(number: int) -> set[str]:
-    """What a process has open; nothing of one that has ended, or that we must not look at."""
+    """The open files of a process; none of one that has ended, or that we must not look at."""
     folder = f"/proc/{number}/fd"
     targets: set[str] = set()
     try:

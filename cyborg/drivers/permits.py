@@ -15,5 +15,5 @@ def clock() -> float:
 
 
 def is_over(until: float) -> bool:
-    """Whether a permit that is good until then is too old to begin to write."""
+    """True if a permit that is good until then is too old to begin to write."""
     return clock() >= until

@@ -111,7 +111,7 @@ def node_holders(nodes: list[str], likely: list[int]) -> dict[str, tuple[int, st
 
 @watching.entrypoint
 def guests(instances: list[str]) -> dict[str, list[str]]:
-    """What the processes of these guests have open of vfio."""
+    """The files of vfio that the processes of these guests have open."""
     return open_nodes.guests(instances)
 
 
@@ -289,7 +289,7 @@ def nvme_sanitize(address: str, method: int) -> None:
 
 @erasing.entrypoint
 def nvme_zero(address: str) -> None:
-    """Overwrite every namespace of a controller with zeroes; return when that is done.
+    """Overwrite every namespace of a controller with zeroes, to the end.
 
     :raises OSError: EBUSY if the host uses one, ENXIO if not all are shown, as just after the
         controller came back to the host or if a guest has detached one, else the kernel's error
@@ -402,7 +402,7 @@ def set_gpu_instances(
 
 @programming.entrypoint
 def gpu_topology(timeout: float, lock: str) -> list[str]:
-    """What NVIDIA's tool says of the links of all GPUs, and of their addresses.
+    """The answers of NVIDIA's tool on the links of all GPUs, and on their addresses.
 
     ``timeout`` is for each of two runs of the tool.
 
@@ -567,7 +567,7 @@ def _unbind(path: pathlib.Path) -> None:
 
 
 def _use(vf: pathlib.Path) -> str | None:
-    """How a virtual function may be in use, or None if it certainly is not."""
+    """The use that a virtual function may have, or None if it certainly has none."""
     if any(_UUID.fullmatch(child.name) for child in vf.iterdir()):
         return "it has a mediated device"
     driver = _link(vf / "driver")
@@ -580,7 +580,7 @@ def _use(vf: pathlib.Path) -> str | None:
 
 
 def _opens(path: pathlib.Path) -> bool:
-    """Whether an IOMMU group is free: only one process can have it open."""
+    """True if an IOMMU group is free: only one process can have it open."""
     try:
         with _opened(path, os.O_RDWR):
             return True

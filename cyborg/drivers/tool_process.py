@@ -81,7 +81,7 @@ def run(
 
 
 def is_locked(path: pathlib.Path) -> bool:
-    """Whether any process holds the lock. The file need not exist.
+    """True if any process holds the lock. The file need not exist.
 
     It counts as free to a user who may not open the file, such as one who tries drivers.
     """
@@ -118,7 +118,7 @@ def _watchdog(timeout: float) -> list[str]:
 
 
 def _capability_limit(allowed: Iterable[int]) -> list[str]:
-    """What starts a tool with no other capabilities than these.
+    """The command that starts a tool with no other capabilities than these.
 
     A program that root starts gets all that its bounding set has, whatever this process has given
     up. Another user's tool gets none.
@@ -174,7 +174,7 @@ def _read_to_end(tool: subprocess.Popen[bytes], timeout: float) -> bytes:
 
 
 def _await_unlocked(lock: str, seconds: float) -> None:
-    """Return when no process of the tool is left, or after that time."""
+    """Wait until no process of the tool is left, or for that time."""
     deadline = time.monotonic() + seconds
     while is_locked(pathlib.Path(lock)) and time.monotonic() < deadline:
         time.sleep(_POLL)

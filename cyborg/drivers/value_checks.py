@@ -80,7 +80,7 @@ def layout(name: str, accelerators: object) -> None:
 
 
 def is_same_function(expected: str | None, shown: str | None) -> bool:
-    """Whether two ids are of one function. Hyphens and case are ignored; None fits every id."""
+    """True if two ids are of one function. Hyphens and case are ignored; None fits every id."""
     if expected is None or shown is None:
         return True
     return expected.replace("-", "").lower() == shown.replace("-", "").lower()

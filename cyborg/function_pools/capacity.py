@@ -83,7 +83,7 @@ def runs(pool: Any) -> sa.ColumnElement[bool]:
 
 
 def demand() -> sa.ColumnElement[int]:
-    """Who asks for what the deployable runs: 0 if it runs nothing, 2 for a pool, else 1.
+    """The rank of who needs what the deployable runs: 0 if it runs nothing, 2 for a pool, else 1.
 
     Where there is a choice, what fewer ask for is taken first.
     """

@@ -74,7 +74,7 @@ def post_of_profile(ctx: RequestContext, name: str) -> list[models.FunctionPool]
 
 
 def _needed(groups: Iterable[Mapping[str, str]]) -> dict[str, int]:
-    """How many slots of each function, in its plain form, are asked for."""
+    """The number of slots of each function, in its plain form, that are asked for."""
     needed = collections.Counter[str]()
     for group in map(request_groups.RequestGroup.parse, groups):
         if group.function_id:

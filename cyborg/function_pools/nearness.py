@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How near deployables are to those of a pool: on one card, linked, or near each other."""
+"""The nearness of deployables to those of a pool: on one card, linked, or near each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDTH = 2 + len(KEYS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a deployable is; what is not known of it is None."""
+    """The place of a deployable; what is not known of it is None."""
 
     card: int
     links: tuple[int, str] | None
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(slots=True)
 class Neighbours:
-    """What a pool has, and will have."""
+    """The places that a pool has, and will have."""
 
     places: set[tuple[str, Any]] = field(default_factory=set)
 
@@ -54,7 +54,7 @@ class Neighbours:
         self.places |= set(_kinds(place))
 
     def distance(self, place: Place) -> int:
-        """How far it is to the nearest: 0 on its card, 1 linked to it, then its switch and node."""
+        """The distance to the nearest: 0 on its card, 1 linked to it, then its switch and node."""
         distances = (number for number, kind in enumerate(_kinds(place)) if kind in self.places)
         return next(distances, len(KEYS) + 1)
 
@@ -73,7 +73,7 @@ def columns() -> list[sa.ColumnElement[Any]]:
 
 
 def of_pool(session: orm.Session, pool: models.FunctionPool) -> Neighbours:
-    """What runs the function of a pool, or is being programmed for it. One SELECT."""
+    """The deployables that run the function of a pool, or will soon. One SELECT."""
     coming = sa.exists().where(
         _OPERATION.active == _DEPLOYABLE.uuid, _OPERATION.pool_uuid == _POOL.uuid
     )
@@ -96,7 +96,7 @@ def of_pool(session: orm.Session, pool: models.FunctionPool) -> Neighbours:
 
 
 def _kinds(place: Place) -> list[tuple[str, Any]]:
-    """What it may share with others, the nearest first; what is not known is shared with none."""
+    """The parts that it may share, the nearest first; an unknown one is shared with none."""
     unknown = object()
     known = [
         ("card", place.card),

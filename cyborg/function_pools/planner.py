@@ -134,7 +134,7 @@ class _Search:
 
     @property
     def room(self) -> int:
-        """How many more deployables the pool may have."""
+        """The number of deployables that the pool may have in addition."""
         return self.pool.max_devices - self.own.devices
 
     @property

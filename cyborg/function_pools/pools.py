@@ -44,7 +44,7 @@ COLUMNS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What an administrator sets of a pool."""
+    """The values of a pool that an administrator sets."""
 
     name: str
     description: str | None

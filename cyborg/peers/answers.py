@@ -47,12 +47,12 @@ ODD = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 class Unusable(errors.ServiceUnavailable, ka_exc.ClientException):
-    """What a service answers cannot be used, or there is no time or place to ask it."""
+    """A service's answer cannot be used, or there is no time or place to ask it."""
 
 
 @dataclass(slots=True)
 class _Bounds:
-    """What is left for a call: until when, for how many bytes, and the seconds that each adds."""
+    """The rest of a call: until when, for how many bytes, and the seconds that each adds."""
 
     until: float
     left: float
@@ -84,7 +84,7 @@ def within(seconds: float | None, *, streams: bool = False) -> Iterator[float]:
 
 
 class _Stream(socket.SocketIO):
-    """What arrives on a socket, as far as the bounds of the call permit."""
+    """The bytes that arrive on a socket, as far as the bounds of the call permit."""
 
     bounds: _Bounds
     _sock: socket.socket
@@ -214,7 +214,7 @@ def document(answer: requests.Response, shape: Any) -> Any:
 
 
 def fits(value: Any, shape: Any) -> bool:
-    """Whether a value has a shape.
+    """True if a value has a shape.
 
     A shape is a type, None, a list of one shape, a tuple of possible shapes, a dict with a shape
     for each needed key, or ``{str: shape}`` for any keys. What is absent counts as None.

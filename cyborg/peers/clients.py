@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Nova, Placement and Glance are reached: one kept connection a process.
+"""The clients of Nova, Placement and Glance: one kept connection a process.
 
 openstacksdk is loaded at the first call: it takes some 20 MiB, and not every process calls others.
 """
@@ -62,5 +62,5 @@ def require(conf: cfg.ConfigOpts, group: str, asked: str = "the API") -> None:
 
 
 def configured(conf: cfg.ConfigOpts, group: str) -> bool:
-    """Whether the options of ``group`` say how to reach the service."""
+    """True if the options of ``group`` say how to reach the service."""
     return conf[group].auth_type is not None

@@ -142,7 +142,7 @@ class _Adapter(ka_session.TCPKeepAliveAdapter):
         answers.bound(self.poolmanager)
 
     def proxy_manager_for(self, *given: Any, **options: Any) -> Any:
-        """What keeps the connections to a proxy."""
+        """The keeper of the connections to a proxy."""
         return answers.bound(super().proxy_manager_for(*given, **options))
 
 

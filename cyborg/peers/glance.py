@@ -85,7 +85,7 @@ class Image:
         return {key: self.properties[key] for key in SIGNATURE if key in self.properties}
 
     def facts(self) -> dict[str, Any] | None:
-        """What is needed of it until it is written, whatever becomes of it in Glance.
+        """The facts that are needed of it until it is written, whatever becomes of it in Glance.
 
         None if its data cannot be verified.
         """

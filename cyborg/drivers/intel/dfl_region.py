@@ -27,7 +27,7 @@ _REQUEST = struct.Struct("=IIIIQ")
 
 
 def load(node: pathlib.Path, port: int, bitstream: pathlib.Path) -> None:
-    """Load the bitstream into the region of that port; return when the kernel has done so.
+    """Load the bitstream into the region of that port, and wait for the kernel.
 
     :raises NothingWritten: it is no bitstream for an Intel FPGA
     :raises OSError: the kernel's error

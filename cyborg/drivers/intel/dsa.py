@@ -42,7 +42,7 @@ class IntelDsaDriver(pci.PciDriver):
     def attributes(
         self, function: pci.Function, functions: pci.Snapshot
     ) -> Mapping[str, str | int | None]:
-        """How many queues and engines it has, and its version."""
+        """The numbers of its queues and engines, and its version."""
         path = _shown(function, functions)
         if path is None:
             return {}
@@ -67,7 +67,7 @@ class IntelDsaDriver(pci.PciDriver):
 
 
 def _state(function: pci.Function, functions: pci.Snapshot) -> str | None:
-    """How the device of the function is, or None if the host's driver has not made one.
+    """The state of the function's device, or None if the host's driver has not made one.
 
     :raises OSError, ValueError: it cannot be told
     """

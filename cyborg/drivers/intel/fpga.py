@@ -51,7 +51,7 @@ class _Region:
 
     @property
     def is_written_by_kernel(self) -> bool:
-        """Whether the kernel can write it, and it shows what is loaded then."""
+        """True if the kernel can write it, and it shows what is loaded then."""
         return None not in {self.node, self.port, self.afu_id}
 
     @property

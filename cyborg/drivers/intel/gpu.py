@@ -34,7 +34,7 @@ class IntelGpuDriver(pci.PciDriver):
         }
 
     def _is_meant(self, function: pci.Function, functions: pci.Snapshot) -> bool:
-        """Whether the operator lists graphics of the processor's bus: in a guest, cards have it."""
+        """True if the operator lists graphics of the processor's bus: in a guest, cards have it."""
         spec = self.spec(function, functions)
         return spec is not None and not spec.exclude and spec.is_exact
 

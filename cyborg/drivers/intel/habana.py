@@ -69,7 +69,7 @@ class HabanaDriver(pci.PciDriver):
 
 
 def _places(function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
-    """Where releases of the driver show a processor's files: at it, or at its device of a class."""
+    """The places of a processor's files by the driver's release: it, or its device of a class."""
     yield ""
     yield from (f"accel/{name}/" for name in functions.names(function.address, "accel"))
     for name in sysfs.listing(_FORMER):

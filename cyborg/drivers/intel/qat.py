@@ -152,7 +152,7 @@ class IntelQatDriver(pci.PciDriver):
         return base.Programmed(function=shown, verified_by="cfg_services in sysfs")
 
     def _has_layouts(self, function: pci.Function, functions: pci.Snapshot) -> bool:
-        """Whether an endpoint has layouts.
+        """True if an endpoint has layouts.
 
         :raises OSError: that cannot be told; without them each part is a deployable
         """
@@ -161,7 +161,7 @@ class IntelQatDriver(pci.PciDriver):
     def _vfs_of(
         self, function: pci.Function, functions: pci.Snapshot, handles: int
     ) -> tuple[int, str | None]:
-        """How many virtual functions an endpoint has, and their driver.
+        """The number of an endpoint's virtual functions, and their driver.
 
         That outlives an agent that dies while it has none.
         """

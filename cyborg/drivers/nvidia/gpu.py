@@ -346,7 +346,7 @@ class NvidiaGpuDriver(pci.PciDriver):
 
 
 def _is_whole(device: base.Device) -> bool:
-    """Whether a guest gets the card itself."""
+    """True if a guest gets the card itself."""
     return any(
         handle.attach_type == "PCI" and "asked_type" not in handle.attach_info
         for part in device.deployables
@@ -367,7 +367,7 @@ def _traits(card: pci.Function, kind: str | None) -> list[str]:
 def _handles_with(
     card: pci.Function, functions: pci.Snapshot, layout: nvidia_layouts.Layout | None
 ) -> tuple[base.AttachHandle, ...]:
-    """What guests get of a card with a layout; nothing where it has none."""
+    """The handles that guests get of a card with a layout; none where it has no layout."""
     if layout is None:
         return ()
     if layout.mediated:

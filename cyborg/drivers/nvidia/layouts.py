@@ -56,7 +56,7 @@ class Layout:
 
     @property
     def instances(self) -> int:
-        """How many GPU instances it takes."""
+        """The number of GPU instances that it takes."""
         return math.ceil(self.count / self.instance.parts) if self.instance is not None else 0
 
 
@@ -79,7 +79,7 @@ class Layouts:
                 raise ValueError(f"[gpu_devices] layouts: {exc}") from exc
 
     def __bool__(self) -> bool:
-        """Whether any card has layouts."""
+        """True if any card has layouts."""
         return bool(self.names)
 
     def why_unknown(self, card: pci.Function, functions: pci.Snapshot) -> str | None:
@@ -127,7 +127,7 @@ def named(name: str, layouts: Iterable[Layout]) -> Layout | None:
 
 
 def handles(card: pci.Function, layout: Layout) -> tuple[base.AttachHandle, ...]:
-    """What guests get of a card with a layout."""
+    """The handles that guests get of a card with a layout."""
     return tuple(
         base.AttachHandle(
             attach_type="PCI", attach_info={**pci.split(vf), "asked_type": layout.number}
@@ -246,7 +246,7 @@ def _types(card: pci.Function, functions: pci.Snapshot) -> dict[str, str | None]
 
 
 def is_meant(layout: str, kind: str) -> bool:
-    """Whether a layout has the type of this name."""
+    """True if a layout has the type of this name."""
     profile, slices = _PROFILE.fullmatch(layout), slice_of(kind)
     if profile is not None:
         wanted = (int(profile.group(1)), int(profile.group(2)))

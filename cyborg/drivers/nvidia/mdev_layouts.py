@@ -40,7 +40,7 @@ def of(names: Iterable[str], card: pci.Function, functions: pci.Snapshot) -> tup
 def handles(
     card: pci.Function, functions: pci.Snapshot, layout: Layout
 ) -> tuple[base.AttachHandle, ...]:
-    """What guests get of a card with a layout. A virtual function has one mediated device."""
+    """The handles of a card with a layout. A virtual function has one mediated device."""
     on = _parents(card, functions)
     if on[:1] == (card,):
         return mdev_handles.handles(layout.number, layout.count, pci.split(card.address))

@@ -15,7 +15,7 @@ from typing import Any
 
 
 def _readings(nvml: Any, address: str) -> tuple[dict[str, float], str | None]:
-    """What a card's sensors show, and what is wrong with those that do not, or None."""
+    """The readings of a card's sensors, and what is wrong with those that show none, or None."""
     card = nvml.nvmlDeviceGetHandleByPciBusId(address)
     volatile = nvml.NVML_VOLATILE_ECC
 

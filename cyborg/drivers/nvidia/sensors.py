@@ -33,7 +33,7 @@ Readings = Mapping[str, Mapping[str, float]]
 
 
 class Sensors:
-    """What was read of the GPUs since the last pass."""
+    """The readings of the GPUs since the last pass."""
 
     def __init__(self, conf: cfg.ConfigOpts, kept: kept_facts.KeptFacts) -> None:
         self._errors_max: int = conf.gpu_devices.ecc_uncorrectable_errors

@@ -92,7 +92,7 @@ class Topology:
         }
 
     def has_links(self, card: pci.Function) -> bool:
-        """Whether a card is connected to another one."""
+        """True if a card is connected to another one."""
         return card.address in self._links
 
     def _known(self, card: pci.Function) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class Topology:
 
 
 def peers(matrix: str, places: str) -> dict[str, dict[str, int]]:
-    """How many links each GPU has to which others, by their addresses.
+    """The number of links that each GPU has to others, by their addresses.
 
     ``matrix`` is what ``topo -m`` prints, and ``places`` the indexes with the addresses.
 

@@ -49,12 +49,12 @@ class Part:
 
     @property
     def is_taken(self) -> bool:
-        """Whether a virtual GPU exists on it."""
+        """True if a virtual GPU exists on it."""
         return self.is_set or bool(self.created)
 
     @property
     def is_slice(self) -> bool:
-        """Whether the part has compute units of its own (MIG), not a share of time."""
+        """True if the part has compute units of its own (MIG), not a share of time."""
         return vgpu_types.is_slice(self.name)
 
 
@@ -102,7 +102,7 @@ class EnabledTypes:
                     )
 
     def __bool__(self) -> bool:
-        """Whether any function is to be divided."""
+        """True if any function is to be divided."""
         return self._everywhere is not None or bool(self._by_address)
 
     @property
@@ -218,7 +218,7 @@ def _future_addresses(card: pci.Function, functions: pci.Snapshot) -> Iterator[s
 
 
 def _is_of_another(card: pci.Function, functions: pci.Snapshot, kind: str) -> bool:
-    """Whether a card of another product on this host has the type."""
+    """True if a card of another product on this host has the type."""
     for function in functions.of_vendor(card.vendor):
         if functions.get(function.pf or "", function).device != card.device:
             # A card that cannot be read must not take this one along.
@@ -232,7 +232,7 @@ def _is_of_another(card: pci.Function, functions: pci.Snapshot, kind: str) -> bo
 
 
 def most_instances(description: str) -> int | None:
-    """How many mediated devices of a type fit on a card, by the type's description."""
+    """The number of mediated devices of a type that fit on a card, by the type's description."""
     shown = _MAX_INSTANCE.search(description)
     return int(shown.group(1)) if shown else None
 
@@ -283,7 +283,7 @@ def _typed(
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """How many parts a card has room for."""
+    """The number of parts that a card has room for."""
 
     card: pci.Function
     functions: pci.Snapshot
@@ -307,7 +307,7 @@ class _Room:
         return sorted(fitting, key=found.index)
 
     def _limit(self, part: Part, taken: int) -> int | None:
-        """How many parts of this type fit on the card, or None if it is not known."""
+        """The number of parts of this type that fit on the card, or None if it is not known."""
         enabled = self.enabled_types.of(part.function)
         if enabled is not None and enabled.max_instances is not None:
             return enabled.max_instances
@@ -334,7 +334,7 @@ def memory_mib(card: pci.Function, functions: pci.Snapshot) -> int | None:
 
 @pci.once
 def information(card: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
-    """What the vendor's driver shows about a card that it drives."""
+    """The facts that the vendor's driver shows about a card that it drives."""
     path = f"/proc/driver/nvidia/gpus/{card.address}/information"
     text = functions.text(card.address, path) or ""
     pairs = (line.partition(":") for line in text.splitlines())

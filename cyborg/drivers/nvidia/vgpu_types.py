@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known about vGPU types: names, sizes, and how many of each fit on a card.
+"""The vGPU types: their names, sizes, and how many of each fit on a card.
 
 A card shows its types only while there is room for more, so what it has shown is kept, and outlives
 the agent. The vendor's list of types, if it is installed, has all of them.
@@ -64,7 +64,7 @@ class Kind(Protocol):
 
     @property
     def name(self) -> str | None:
-        """What the vendor calls it."""
+        """The vendor's name of it."""
 
     @property
     def memory_mib(self) -> int | None:
@@ -112,7 +112,7 @@ class TypeBook:
         return kept if isinstance(kept, dict) else {}
 
     def is_of_another(self, card: pci.Function, kind: str) -> bool:
-        """Whether another product has shown the type of mediated devices."""
+        """True if another product has shown the type of mediated devices."""
         kept = self._kept.all(_MEDIATED).items()
         return any(product != _product(card) and kind in kinds for product, kinds in kept)
 
@@ -131,7 +131,7 @@ class TypeBook:
         return {**listed, **{key: name for key, name in shown.items() if isinstance(name, str)}}
 
     def most(self, card: pci.Function, number: str) -> int | None:
-        """How many of a type fit on a card by the vendor's list, or None."""
+        """The number of a type that fit on a card by the vendor's list, or None."""
         most = _vendors_list().most
         device, subsystem = int(card.device, 16), int(card.subsystem_device, 16)
         found = most.get((device, subsystem, number))
@@ -140,7 +140,7 @@ class TypeBook:
     def fit(
         self, card: pci.Function, number: str, kind: Kind, memory_mib: int | None
     ) -> int | None:
-        """How many of a type fit on a card with so much memory, or None if that is not known."""
+        """The number of a type that fit on a card of so much memory, or None if it is unknown."""
         most = self.most(card, number)
         if most is not None:
             return most
@@ -185,12 +185,12 @@ def size_mib(name: str | None) -> int | None:
 
 
 def is_slice(name: str | None) -> bool:
-    """Whether a type has compute units of its own (MIG), not a share of time."""
+    """True if a type has compute units of its own (MIG), not a share of time."""
     return slice_of(name) is not None
 
 
 def slice_of(name: str | None) -> tuple[int, int] | None:
-    """How many slices of a card a type has, and the GB of their memory; None if it has none."""
+    """The slices of a card that a type has, and the GB of their memory; None if it has none."""
     found = _SLICE.search(name or "")
     return (int(found.group(1)), int(found.group(2))) if found else None
 

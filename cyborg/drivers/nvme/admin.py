@@ -93,7 +93,7 @@ def sanitize(descriptor: int, method: Sanitize) -> None:
 
 
 def zero(descriptor: int) -> None:
-    """Overwrite a block device with zeroes; return when it is done."""
+    """Overwrite a block device with zeroes, to the end."""
     size = bytearray(8)
     fcntl.ioctl(descriptor, _BLKGETSIZE64, size)
     fcntl.ioctl(descriptor, _BLKZEROOUT, struct.pack("=QQ", 0, *struct.unpack("=Q", size)))

@@ -42,7 +42,7 @@ _POLL = 1.0
 
 
 class NvmeController(pci.PciDriver):
-    """What NVMe controllers of every vendor have in common."""
+    """The base of the drivers of NVMe controllers of every vendor."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
@@ -333,7 +333,7 @@ def _method(
 
 
 def _was_not_started(function: pci.Function, functions: pci.Snapshot) -> bool:
-    """Whether the host's driver has tried a virtual function in vain: its controller is offline.
+    """True if the host's driver has tried a virtual function in vain: its controller is offline.
 
     One that was kept from that driver, or given another, looks the same online and offline.
     """

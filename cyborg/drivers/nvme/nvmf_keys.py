@@ -66,7 +66,7 @@ class Keys:
 
 
 def name_of(uuid: str) -> str:
-    """What the target's keyring calls the key of that uuid."""
+    """The name that the target's keyring has for the key of that uuid."""
     return f"{_PREFIX}{uuid}"
 
 

@@ -80,7 +80,7 @@ class _Subsystem:
         )
 
     def attach_info(self) -> dict[str, str] | None:
-        """What an initiator connects to, or None if there is nothing to connect to.
+        """The place that an initiator connects to, or None if there is none.
 
         It has the namespace's uuid, so a namespace that replaces another is a new handle.
         """
@@ -154,7 +154,7 @@ class _Target:
         return spdk_rpc.connected(self.options.rpc_address, self.options.timeout)
 
     def path_of(self, nqn: str) -> dict[str, str]:
-        """What identifies a subsystem of it on this host."""
+        """The facts that identify a subsystem of it on this host."""
         return {"subnqn": nqn} | ({"target": self.name} if self.name else {})
 
     def read(self, connection: spdk_rpc.Connection) -> list[_Subsystem]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What drivers of PCI devices are made with: a class that declares, and the walk of the bus.
+"""The parts that drivers of PCI devices are made with: a class that declares, and the bus's walk.
 
 :class:`PciDriver` with :class:`Match` finds and reports a vendor's devices. :class:`Snapshot` holds
 the :class:`Function` values of one walk, which :func:`scan` makes.

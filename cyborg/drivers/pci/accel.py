@@ -69,7 +69,7 @@ class AccelDriver(pci.PciDriver):
         yield f"CUSTOM_ACCEL_PRODUCT_ID_{card.device}"
 
     def _is_one(self, card: pci.Function, shown: frozenset[str]) -> bool:
-        """Whether a card is an accelerator; the kernel shows none that a guest has."""
+        """True if a card is an accelerator; the kernel shows none that a guest has."""
         if kinds.is_accelerator(card):
             return True
         if card.address in shown:

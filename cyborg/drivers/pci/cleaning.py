@@ -103,7 +103,7 @@ def reset(handle: base.HeldHandle) -> None:
 
 
 def _used_part(function: Function, functions: Snapshot) -> str | None:
-    """Who would lose a virtual function by the reset of its card, or None."""
+    """The guest that would lose a virtual function by the reset of its card, or None."""
     for vf in function.vfs:
         if vf in functions and functions[vf].has_guest_driver:
             return f"its virtual function {vf} is kept for a guest"

@@ -44,17 +44,17 @@ _STANDARD_TRAIT = re.compile(r"(COMPUTE|HW|MISC|OWNER|STORAGE)_")
 
 class _Address(Protocol):
     def matches(self, function: Function, functions: Snapshot) -> bool:
-        """Whether the function has the address."""
+        """True if the function has the address."""
 
     def may_be(self, address: str) -> bool:
-        """Whether it may be that of a function of which nothing else is known."""
+        """True if it may be that of a function of which nothing else is known."""
 
     def has_domain(self, domain: str) -> bool:
-        """Whether the operator has written the domain in full."""
+        """True if the operator has written the domain in full."""
 
     @property
     def digits(self) -> int:
-        """How many digits of an address it fixes."""
+        """The number of digits of an address that it fixes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +64,23 @@ class _Globs:
     globs: tuple[str, ...]
 
     def matches(self, function: Function, functions: Snapshot) -> bool:
-        """Whether the function has the address; a PF's address without globs also fits its VFs."""
+        """True if the function has the address; a PF's address without globs also fits its VFs."""
         if self._fit(function.address):
             return True
         whole = not any(char in glob for glob in self.globs for char in "*?[")
         return whole and function.pf is not None and self._fit(function.pf)
 
     def may_be(self, address: str) -> bool:
-        """Whether it may be that of the function."""
+        """True if it may be that of the function."""
         return self._fit(address)
 
     def has_domain(self, domain: str) -> bool:
-        """Whether the operator has written the domain in full."""
+        """True if the operator has written the domain in full."""
         return self.globs[0] == domain
 
     @property
     def digits(self) -> int:
-        """How many digits of an address it fixes."""
+        """The number of digits of an address that it fixes."""
         return sum(char in string.hexdigits for glob in self.globs for char in glob)
 
     def _fit(self, address: str) -> bool:
@@ -97,24 +97,24 @@ class _Expressions:
     expressions: tuple[re.Pattern[str], ...]
 
     def matches(self, function: Function, functions: Snapshot) -> bool:
-        """Whether the function has the address."""
+        """True if the function has the address."""
         del functions
         return self.may_be(function.address)
 
     def may_be(self, address: str) -> bool:
-        """Whether it may be that of the function."""
+        """True if it may be that of the function."""
         parts = split(address).values()
         return all(
             expression.match(part) for expression, part in zip(self.expressions, parts, strict=True)
         )
 
     def has_domain(self, domain: str) -> bool:
-        """Whether the operator has written the domain in full."""
+        """True if the operator has written the domain in full."""
         return self.expressions[0].pattern == domain
 
     @property
     def digits(self) -> int:
-        """How many parts of an address it fixes: the digits of an expression cannot be counted."""
+        """The parts of an address that it fixes: the digits of an expression cannot be counted."""
         return sum(expression.pattern != ".*" for expression in self.expressions)
 
 
@@ -125,12 +125,12 @@ class _Interface:
     name: str
 
     def matches(self, function: Function, functions: Snapshot) -> bool:
-        """Whether the interface is the function's; a PF's interface also fits its VFs."""
+        """True if the interface is the function's; a PF's interface also fits its VFs."""
         pf = functions.get(function.pf or "")
         return self.name in function.netdevs or (pf is not None and self.name in pf.netdevs)
 
     def may_be(self, address: str) -> bool:
-        """Whether it may be that of the function: its interfaces are not known."""
+        """True if it may be that of the function: its interfaces are not known."""
         del address
         return True
 
@@ -147,7 +147,7 @@ class _Interface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:
-    """What a matching device is reported with.
+    """The values that a matching device is reported with.
 
     ``exclude`` says that it is not reported: it stays with the host.
     """
@@ -174,21 +174,21 @@ class Spec(Tags):
 
     @property
     def digits(self) -> int:
-        """How many digits of ids and address it fixes."""
+        """The number of digits of ids and address that it fixes."""
         ids = (self.vendor_id, self.product_id)
         return sum(len(text) for text in ids if text is not None) + self.address.digits
 
     @property
     def is_exact(self) -> bool:
-        """Whether it names a product or a place, and not just a vendor."""
+        """True if it names a product or a place, and not just a vendor."""
         return self.product_id is not None or self.address.digits > 0
 
     def may_match(self, address: str) -> bool:
-        """Whether a function of which nothing but the address is known may match."""
+        """True if a function of which nothing but the address is known may match."""
         return self.address.may_be(address)
 
     def matches(self, function: Function, functions: Snapshot) -> bool:
-        """Whether the function matches."""
+        """True if the function matches."""
         return (
             self.vendor_id in (None, function.vendor)
             and self.product_id in (None, function.device)

@@ -141,7 +141,7 @@ class PciDriver:
         return None
 
     def sensors(self, function: Function, functions: Snapshot) -> Mapping[str, float]:
-        """What the sensors of a function show, by the names of the agent's metrics."""
+        """The readings of a function's sensors, by the names of the agent's metrics."""
         del functions
         return readings.hwmon(function)
 
@@ -216,7 +216,7 @@ class PciDriver:
                 yield from found
 
     def problems(self) -> Sequence[str]:
-        """What is wrong with cards that were left out of the last pass, and with the kept facts."""
+        """The faults of cards that were left out of the last pass, and of the kept facts."""
         return [*filter(None, [self.kept.problem]), *self._problems]
 
     def health(self, device: base.Device, host: base.Host) -> str | None:
@@ -225,7 +225,7 @@ class PciDriver:
         return unhealthy or cleaning.why_unclean(self._cleaning, device, host.pci)
 
     def readings(self, device: base.Device, host: base.Host) -> Mapping[str, float]:
-        """What a device's sensors show, if no guest has it."""
+        """The readings of a device's sensors, if no guest has it."""
         function = host.pci.get(join(device.control_path.cpid_info))
         if function is None or function.has_guest_driver:
             return {}
@@ -259,7 +259,7 @@ class PciDriver:
         return found if named is None else {**found, "product": named}
 
     def why_not_offered(self, function: Function, functions: Snapshot) -> base.Refusal | None:
-        """What kept the function out of the last pass, or why the driver did not take it."""
+        """The reason that kept it out of the last pass, or why the driver did not take it."""
         refused = self._last_refusal(function)
         if refused is not None or (self.listed and not self._specs):
             return refused
@@ -280,7 +280,7 @@ class PciDriver:
         return None
 
     def _last_refusal(self, function: Function) -> base.Refusal | None:
-        """What kept the function out of the last pass, or one of its virtual functions."""
+        """The reason that kept it, or one of its virtual functions, out of the last pass."""
         for address in (function.address, *function.vfs):
             refused = self._refusals.get(address)
             if refused is not None:
@@ -364,7 +364,7 @@ class PciDriver:
     def _exactness(
         self, function: Function, functions: Snapshot, matching: dict[str, device_spec.Spec]
     ) -> int:
-        """How exactly it matches; ``matching`` collects what the operator's list says."""
+        """The exactness of the match; ``matching`` collects what the operator's list says."""
         is_part = function.pf is not None and self.expose != "each"
         digits = self._matches.digits(function)
         if digits is None and is_part:

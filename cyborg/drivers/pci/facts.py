@@ -62,7 +62,7 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether the card answers; one that fell off the bus reads as all ones.
+        """True if the card answers; one that fell off the bus reads as all ones.
 
         A speed that the kernel has no name for, as of a new generation, says nothing.
         """
@@ -70,12 +70,12 @@ class Link:
 
     @property
     def is_narrow(self) -> bool:
-        """Whether lanes are lost."""
+        """True if lanes are lost."""
         return self.slot_known and self.width < self.max_width
 
     @property
     def is_slow(self) -> bool:
-        """Whether it is slower than it could be, as the links of many idle cards are."""
+        """True if it is slower than it could be, as the links of many idle cards are."""
         now = _gigatransfers(self.speed)
         return self.slot_known and 0 < now < _gigatransfers(self.max_speed)
 
@@ -95,7 +95,7 @@ class MdevType:
 
     @property
     def total(self) -> int:
-        """How many there can be, with those of other types left as they are."""
+        """The most that there can be, with those of other types left as they are."""
         return self.available + len(self.created)
 
 
@@ -270,7 +270,7 @@ def vgpu_type(function: Function, functions: Snapshot) -> str | None:
 
 
 def has_others(function: Function) -> bool:
-    """Whether a card's first function says that the card has more, even if the bus shows none."""
+    """True if a card's first function says that the card has more, even if the bus shows none."""
     path = f"/sys/bus/pci/devices/{function.address}/config"
     header = sysfs.beginning(path, _HEADER_TYPE + 1)
     return len(header) > _HEADER_TYPE and bool(header[_HEADER_TYPE] & _MULTI_FUNCTION)

@@ -54,7 +54,7 @@ class Groups:
 
 
 def _is_in_the_way(function: Function) -> bool:
-    """Whether a function keeps the others of its IOMMU group from a guest."""
+    """True if a function keeps the others of its IOMMU group from a guest."""
     # The kernel lets drivers share a group with a guest that do no DMA of the host's: these and
     # those of bridges. Other helpers, such as pci-pf-stub, igb_uio and xen-pciback, own the group.
     if function.driver in {None, "pci-stub"} or function.has_guest_driver:

@@ -33,7 +33,7 @@ class Health:
     def why_unhealthy(
         self, device: base.Device, functions: Snapshot, own_check: WhyUnhealthy
     ) -> str | None:
-        """What is wrong with a device, or None. ``own_check`` is the driver's."""
+        """The fault of a device as a sentence, or None. ``own_check`` is the driver's."""
         address = join(device.control_path.cpid_info)
         given = _given(device)
         sentences = [

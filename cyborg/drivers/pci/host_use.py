@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uses:
-    """How the host uses functions, by address.
+    """The host's uses of functions, by address.
 
     ``unknown`` are functions of which that cannot be told, each with what cannot be read; ``doubt``
     is what cannot be read, if that may be about any other function, and ``network_doubt`` if it may
@@ -71,7 +71,7 @@ class Uses:
     held: Collection[str] = ()
 
     def of(self, address: str, *, is_disks: bool = False) -> str | None:
-        """How the host uses a function, or None. ``is_disks``: it controls disks.
+        """The host's use of a function, or None. ``is_disks``: it controls disks.
 
         :raises OSError: that cannot be told
         """
@@ -116,11 +116,11 @@ class _Finder:
         self._doubt: str | None = None
 
     def found(self) -> Uses:
-        """What has been found so far."""
+        """The uses that have been found so far."""
         return Uses(used=self._used, unknown=self._unknown, doubt=self._doubt)
 
     def forget_doubt(self) -> None:
-        """What is looked at next is doubtful for reasons of its own."""
+        """Begin without a doubt: what is looked at next is doubtful for reasons of its own."""
         self._doubt = None
 
     def look_at_networks(self) -> None:
@@ -144,7 +144,7 @@ class _Finder:
                     self._use(addresses, f"its network interface {name} is {built}")
 
     def look_at_disks(self) -> None:
-        """What is mounted, swap, and what is shown over the network."""
+        """Disks that are mounted or swap, and those that are shown over the network."""
         for listed in (_mounts, _btrfs, _swaps, _exported):
             with self._noting():
                 for where, places in sorted(listed()):
@@ -227,7 +227,7 @@ class _Finder:
 
 
 def _has_holders(place: str) -> bool:
-    """Whether a disk is part of something. One of which that cannot be read counts as such."""
+    """True if a disk is part of something. One of which that cannot be read counts as such."""
     try:
         return bool(sysfs.names(f"{place}/holders"))
     except OSError:
@@ -307,7 +307,7 @@ def _addressed() -> Iterator[str]:
 
 
 def _built_on(place: str) -> str | None:
-    """How the host uses an interface of a card that may have no address of its own, or None.
+    """The host's use of an interface of a card that may have no address of its own, or None.
 
     :raises OSError: it cannot be read
     """
@@ -319,7 +319,7 @@ def _built_on(place: str) -> str | None:
 
 
 def _mounts() -> Iterator[tuple[str, list[str]]]:
-    """Where file systems are mounted, each with the paths of its block device."""
+    """The places where file systems are mounted, each with the paths of its block device."""
     lines = _lines(_MOUNTS)
     if not lines:
         # Whoever can read it sees at least where it is mounted.
@@ -402,7 +402,7 @@ def _addresses(path: str) -> Iterator[str]:
 
 
 def _parsed(path: str, lines: Iterable[str], parse: Callable[[str], T]) -> Iterator[T]:
-    """What each line of a file says.
+    """The meaning of each line of a file.
 
     :raises ValueError: one says nothing; the message names the file
     """

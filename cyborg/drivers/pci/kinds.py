@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of accelerators that have no driver of their own: classes, vendors, subsystems."""
+"""Accelerators that have no driver of their own: their classes, vendors and subsystems."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def vendor(function: Function) -> str:
 
 
 def is_accelerator(function: Function) -> bool:
-    """Whether a function is an accelerator, by its class, vendor and ids."""
+    """True if a function is an accelerator, by its class, vendor and ids."""
     code = function.class_code
     if code.startswith(PROCESSING):
         return True
@@ -91,7 +91,7 @@ def is_accelerator(function: Function) -> bool:
 
 
 def may_be_accelerator(function: Function, found: Set[str] = frozenset()) -> bool:
-    """Whether an operator may take the function for one; ``found`` are those that are shown."""
+    """True if an operator may take the function for one; ``found`` are those that are shown."""
     classes = _NAMED_CLASSES + _NAMED_BY_VENDOR.get(function.vendor, ())
     return (
         function.class_code.startswith(classes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver of PCI devices matches: globs over the ids and the class of a function."""
+"""The matches of a driver of PCI devices: globs over the ids and the class of a function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Match:
     class_code: str = "*"
 
     def fits(self, function: Function) -> bool:
-        """Whether the function matches."""
+        """True if the function matches."""
         for name, glob, is_literal in _terms(self):
             value = getattr(function, name)
             if value != glob and (is_literal or not fnmatch.fnmatchcase(value, glob)):
@@ -36,12 +36,12 @@ class Match:
 
     @property
     def digits(self) -> int:
-        """How many digits it fixes. The match that fixes more is the more exact one."""
+        """The number of digits that it fixes. The match that fixes more is the more exact one."""
         return sum(char in "0123456789abcdef" for name in _FIELDS for char in getattr(self, name))
 
 
 class Matches:
-    """What one driver matches. What is found of some ids is kept."""
+    """The matches of one driver. An answer for some ids is kept."""
 
     def __init__(self, matches: Sequence[Match]) -> None:
         self._matches = matches
@@ -57,7 +57,7 @@ class Matches:
         return itertools.chain.from_iterable(map(functions.of_vendor, self._vendors))
 
     def digits(self, function: Function) -> int | None:
-        """How many digits of the function are matched, or None if it does not match."""
+        """The number of the function's digits that are matched, or None if it does not match."""
         ids = ids_of(function)
         if ids not in self._digits:
             # A match that fixes no digit is a match.

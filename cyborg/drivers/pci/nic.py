@@ -19,7 +19,7 @@ _BOOLEANS = frozenset({"true", "false"})
 
 
 class NetworkCards(pci.PciDriver):
-    """What drivers of network cards have in common: each virtual function, or the port itself.
+    """The base of the drivers of network cards: each virtual function, or the port itself.
 
     A subclass says to which physical network a function leads.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sensors of a device show, as its kernel driver reads them (hwmon).
+"""Readings of the sensors of a device, as its kernel driver shows them (hwmon).
 
 Each is read only now, and never kept: a device that cannot be read has no reading.
 """

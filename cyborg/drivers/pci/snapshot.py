@@ -69,7 +69,7 @@ class Function:
 
     @property
     def has_guest_driver(self) -> bool:
-        """Whether it is bound to a driver that gives functions to guests, such as vfio-pci."""
+        """True if it is bound to a driver that gives functions to guests, such as vfio-pci."""
         return self.driver is not None and "vfio" in self.driver
 
 
@@ -78,7 +78,7 @@ class Vanished(LookupError):
 
 
 class Details(Protocol):
-    """Where files are read after the walk.
+    """The source of files that are read after the walk.
 
     A path is relative to the function, or begins with ``/`` if the file is elsewhere.
     """
@@ -96,7 +96,7 @@ class Details(Protocol):
         """
 
     def exists(self, address: str) -> bool:
-        """Whether the function is still there."""
+        """True if the function is still there."""
 
     def location(self, address: str) -> str:
         """The path of the function's directory, with those of the bridges above it.
@@ -163,7 +163,7 @@ class Snapshot(Mapping[str, Function]):
         self._unread |= {function.address, card.address, *card.vfs}
 
     def is_partly_read(self, function: Function) -> bool:
-        """Whether a file of the function exists and could not be read."""
+        """True if a file of the function exists and could not be read."""
         return function.address in self._partly_read
 
     def of_vendor(self, vendor: str) -> Sequence[Function]:
@@ -186,10 +186,7 @@ class Snapshot(Mapping[str, Function]):
         return self._by_group.get(group, ())
 
     def check_group(self, function: Function) -> None:
-        """Check that all functions of its IOMMU group are known.
-
-        :raises OSError: one cannot be read, which may be in the group
-        """
+        """Raise OSError if a function that may be of its IOMMU group cannot be read."""
         keys = (f"group {function.iommu_group}", f"slot {slot(function.address)}")
         for sentence in filter(None, map(self._doubtful.get, keys)):
             raise OSError(f"Its IOMMU group is not known: {sentence}")
@@ -295,7 +292,7 @@ class Snapshot(Mapping[str, Function]):
         return answer
 
     def use(self, function: Function) -> str | None:
-        """How the host itself uses the function, or None.
+        """The host's own use of the function, or None.
 
         :raises OSError: that cannot be told
         """
@@ -307,7 +304,7 @@ class Snapshot(Mapping[str, Function]):
         )
 
     def quiet_use(self, function: Function) -> str | None:
-        """How the host uses a function that shows no address, no mount and no holder, or None.
+        """The host's use of a function that shows no address, no mount and no holder, or None.
 
         :raises OSError: that cannot be told
         """
@@ -388,12 +385,12 @@ def slot(address: str) -> str:
 
 
 def can_carry(function: Function) -> bool:
-    """Whether disks or networks of the host can be on the function."""
+    """True if disks or networks of the host can be on the function."""
     return function.class_code.startswith(_HOST_CLASSES)
 
 
 def is_bridge(function: Function) -> bool:
-    """Whether other functions are behind the function.
+    """True if other functions are behind the function.
 
     :raises OSError: that cannot be told
     """

@@ -85,7 +85,7 @@ def link(path: str) -> str | None:
 
 
 def target(path: str) -> str:
-    """What a link says; empty if there is none."""
+    """The target of a link; empty if there is none."""
     try:
         return os.readlink(path)
     except OSError:
@@ -119,9 +119,6 @@ def listing(path: str) -> list[str]:
 
 
 def check_no_link(path: str) -> None:
-    """Check that nothing has the name of what does not exist.
-
-    :raises OSError: a link has it, which leads nowhere
-    """
+    """Raise OSError if what does not exist is a link that leads nowhere."""
     if os.path.lexists(path):
         raise OSError(errno.ELOOP, "it is a link that leads nowhere", path)

@@ -149,7 +149,7 @@ def _group(path: str) -> str | None:
 
 
 def _is_screen(path: str, class_code: str) -> bool:
-    """Whether the host was booted with the graphics card. Each with VGA shows that."""
+    """True if the host was booted with the graphics card. Each with VGA shows that."""
     if not class_code.startswith("03"):
         return False
     text = sysfs.text(path).strip() if class_code.startswith("0300") else sysfs.if_there(path)

@@ -24,7 +24,7 @@ _Specs = Sequence[device_spec.Spec]
 def by_host(
     function: Function, functions: Snapshot, specs: _Specs, option: str
 ) -> base.Refusal | None:
-    """What keeps it whoever wants it, and what lifts that; None if nothing does."""
+    """The reason that keeps it whoever wants it, and what lifts that; None if nothing does."""
     spec = device_spec.first_match(specs, function, functions)
     is_listed = spec is not None and not spec.exclude
     far = spec is not None and spec.address.has_domain(split(function.address)["domain"])
@@ -41,7 +41,7 @@ def by_host(
 def by_list(
     function: Function, functions: Snapshot, specs: _Specs, option: str
 ) -> base.Refusal | None:
-    """Whether the operator's list forbids to give a card out whole."""
+    """The reason why the operator's list forbids to give a card out whole, or None."""
     for vf in function.vfs if specs else ():
         spec = device_spec.first_match(specs, functions[vf], functions)
         if spec is not None and spec.exclude:
@@ -51,7 +51,7 @@ def by_list(
 
 
 def by_parts(function: Function, functions: Snapshot, foreign: Set[str]) -> base.Refusal | None:
-    """Whether its parts have users, from whom a guest that gets it whole would take them."""
+    """The users of its parts, from whom a guest that gets it whole would take them, or None."""
     reason = _why_not_whole(function, functions, foreign)
     return base.Refusal(reason=reason, remedy=_FREE_ITS_PARTS) if reason else None
 

@@ -33,7 +33,7 @@ _BOARDS, _SHELLS, _NAMES = "boards", "shells", "names"
 
 
 class Shown(NamedTuple):
-    """What a card shows: its board, and its shell's id, which is empty if it has none."""
+    """The board of a card, and its shell's id, which is empty if it has none."""
 
     board: str
     shell: str
@@ -53,13 +53,13 @@ class Shells:
                 raise ValueError(f"{_OPTION}: {exc}") from exc
 
     def are_unknown(self, card: pci.Function) -> bool:
-        """Whether it cannot be told if a card has layouts: a guest may have it already."""
+        """True while nothing tells if a card has layouts: a guest may have it already."""
         if not self._names or not (card.driver is None or card.has_guest_driver):
             return False
         return self._kept.get(_BOARDS, card.address) is None
 
     def are_of(self, card: pci.Function, functions: pci.Snapshot) -> bool:
-        """Whether the operator lists shells of the card's board, installed on the host or not."""
+        """True if the operator lists shells of the card's board, installed on the host or not."""
         return bool(self._listed(card, functions))
 
     def of(self, card: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
@@ -106,7 +106,7 @@ class Shells:
 
 
 def _shown(address: str, functions: pci.Snapshot) -> Shown | None:
-    """What a card shows; None if it has one stage only, or has not its managing driver.
+    """The facts that a card shows; None if it has one stage only, or not its managing driver.
 
     :raises OSError: it cannot be read, so that it must not be taken for a card of one stage
     :raises ValueError: it shows something else
