@@ -12,7 +12,7 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from cyborg.drivers import base
 from cyborg.drivers.pci.snapshot import Function, Snapshot, split
@@ -42,107 +42,38 @@ _TEXT_MAX = 100
 _STANDARD_TRAIT = re.compile(r"(COMPUTE|HW|MISC|OWNER|STORAGE)_")
 
 
-class _Address(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Address:
+    """A regular expression for each part of an address, and the rest of what is known of it.
+
+    ``domain`` is the text for the domain, and ``digits`` how many digits of an address are fixed.
+    ``fits_parts`` says that the address of a PF fits its VFs too. With the name of an ``interface``
+    any address fits a function that has it, and a PF's interface fits its VFs.
+    """
+
+    patterns: tuple[re.Pattern[str], ...]
+    domain: str
+    digits: int
+    fits_parts: bool = False
+    interface: str | None = None
+
     def matches(self, function: Function, functions: Snapshot) -> bool:
         """True if the function has the address."""
+        if self.interface is not None:
+            pf = functions.get(function.pf or "", function)
+            return self.interface in (*function.netdevs, *pf.netdevs)
+        if self.may_be(function.address):
+            return True
+        return self.fits_parts and function.pf is not None and self.may_be(function.pf)
 
     def may_be(self, address: str) -> bool:
         """True if it may be that of a function of which nothing else is known."""
-
-    def has_domain(self, domain: str) -> bool:
-        """True if the operator has written the domain in full."""
-
-    @property
-    def digits(self) -> int:
-        """The number of digits of an address that it fixes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Globs:
-    """A glob for each part."""
-
-    globs: tuple[str, ...]
-
-    def matches(self, function: Function, functions: Snapshot) -> bool:
-        """True if the function has the address; a PF's address without globs also fits its VFs."""
-        if self._fit(function.address):
-            return True
-        whole = not any(char in glob for glob in self.globs for char in "*?[")
-        return whole and function.pf is not None and self._fit(function.pf)
-
-    def may_be(self, address: str) -> bool:
-        """True if it may be that of the function."""
-        return self._fit(address)
-
-    def has_domain(self, domain: str) -> bool:
-        """True if the operator has written the domain in full."""
-        return self.globs[0] == domain
-
-    @property
-    def digits(self) -> int:
-        """The number of digits of an address that it fixes."""
-        return sum(char in string.hexdigits for glob in self.globs for char in glob)
-
-    def _fit(self, address: str) -> bool:
-        return all(
-            fnmatch.fnmatchcase(part, glob)
-            for part, glob in zip(split(address).values(), self.globs, strict=True)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Expressions:
-    """A regular expression for the beginning of each part."""
-
-    expressions: tuple[re.Pattern[str], ...]
-
-    def matches(self, function: Function, functions: Snapshot) -> bool:
-        """True if the function has the address."""
-        del functions
-        return self.may_be(function.address)
-
-    def may_be(self, address: str) -> bool:
-        """True if it may be that of the function."""
         parts = split(address).values()
-        return all(
-            expression.match(part) for expression, part in zip(self.expressions, parts, strict=True)
-        )
+        return all(each.match(part) for each, part in zip(self.patterns, parts, strict=True))
 
     def has_domain(self, domain: str) -> bool:
         """True if the operator has written the domain in full."""
-        return self.expressions[0].pattern == domain
-
-    @property
-    def digits(self) -> int:
-        """The parts of an address that it fixes: the digits of an expression cannot be counted."""
-        return sum(expression.pattern != ".*" for expression in self.expressions)
-
-
-@dataclass(frozen=True, slots=True)
-class _Interface:
-    """The name of a network interface."""
-
-    name: str
-
-    def matches(self, function: Function, functions: Snapshot) -> bool:
-        """True if the interface is the function's; a PF's interface also fits its VFs."""
-        pf = functions.get(function.pf or "")
-        return self.name in function.netdevs or (pf is not None and self.name in pf.netdevs)
-
-    def may_be(self, address: str) -> bool:
-        """True if it may be that of the function: its interfaces are not known."""
-        del address
-        return True
-
-    def has_domain(self, domain: str) -> bool:
-        """Never: the operator need not know it."""
-        del domain
-        return False
-
-    @property
-    def digits(self) -> int:
-        """As many as a whole address has: an interface is on one card."""
-        return sum(width for _name, width, _largest in _PARTS)
+        return self.domain == domain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +269,9 @@ def _address(item: Mapping[str, Any]) -> _Address:
     if devname is not None:
         if address is not None:
             raise ValueError("address and devname cannot be given together")
-        return _Interface(devname)
+        # An interface is on one card.
+        digits = sum(width for _name, width, _largest in _PARTS)
+        return dataclasses.replace(_globs("*:*:*.*"), digits=digits, interface=devname)
     if address is None:
         address = "*:*:*.*"
     if isinstance(address, str):
@@ -348,18 +281,21 @@ def _address(item: Mapping[str, Any]) -> _Address:
     raise ValueError("address must be a text or an object")
 
 
-def _globs(text: str) -> _Globs:
+def _globs(text: str) -> _Address:
     head, _dot, function = text.partition(".")
     parts = head.split(":")
     if len(parts) > 3:
         raise ValueError(f"address {text!r} has too many colons")
     # A part that is left out, at the left end or between colons, fits anything.
     parts = ["*"] * (3 - len(parts)) + parts
-    return _Globs(
-        tuple(
-            _glob(text, part.strip(), *rule)
-            for part, rule in zip([*parts, function], _PARTS, strict=True)
-        )
+    rules = zip([*parts, function], _PARTS, strict=True)
+    globs = [_glob(text, part.strip(), *rule) for part, rule in rules]
+    whole = "".join(globs)
+    return _Address(
+        patterns=tuple(re.compile(fnmatch.translate(glob)) for glob in globs),
+        domain=globs[0],
+        digits=sum(char in string.hexdigits for char in whole),
+        fits_parts=not any(char in whole for char in "*?["),
     )
 
 
@@ -373,14 +309,17 @@ def _glob(address: str, text: str, name: str, width: int, largest: int) -> str:
     return f"{int(text, 16):0{width}x}"
 
 
-def _expressions(parts: Mapping[str, Any]) -> _Expressions:
+def _expressions(parts: Mapping[str, Any]) -> _Address:
     names = [name for name, _width, _largest in _PARTS]
     if unknown := parts.keys() - set(names):
         raise ValueError(f"address has {sorted(unknown)}; it may have {names}")
     try:
-        return _Expressions(tuple(re.compile(parts.get(name, ".*")) for name in names))
+        patterns = tuple(re.compile(parts.get(name, ".*")) for name in names)
     except (re.error, TypeError) as exc:
         raise ValueError(f"address has a wrong regular expression: {exc}") from exc
+    # The digits of an expression cannot be counted.
+    fixed = sum(each.pattern != ".*" for each in patterns)
+    return _Address(patterns=patterns, domain=patterns[0].pattern, digits=fixed)
 
 
 def _resource_class(text: str | None) -> str | None:
