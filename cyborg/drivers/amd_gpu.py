@@ -51,7 +51,7 @@ class AmdGpuDriver(pci.PciDriver):
         why = [f"[amd_gpu_driver] heal_by_word has no effect: {unread}"] if unread else []
         return [*super().problems(), *why]
 
-    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, str] | None:
+    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> base.Refusal | None:
         """Graphics of a server's board or of the processor, which are no accelerators.
 
         Unless the operator lists them.
@@ -61,9 +61,9 @@ class AmdGpuDriver(pci.PciDriver):
         if not card.class_code.startswith("0300") or (spec is not None and not spec.exclude):
             return None
         if card.device in _SCREENS:
-            return "it is the screen of the server's board", self.option
+            return base.Refusal(reason="it is the screen of the server's board", remedy=self.option)
         if _is_of_processor(card, functions):
-            return "it is the processor's own graphics", self.option
+            return base.Refusal(reason="it is the processor's own graphics", remedy=self.option)
         return None
 
     def attributes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from cyborg.drivers import pci
+from cyborg.drivers import base, pci
 
 #: Kinds by the ids of their functions, as the kernel's driver idxd knows them.
 _KINDS = {
@@ -52,12 +52,13 @@ class IntelDsaDriver(pci.PciDriver):
             "firmware": functions.text(function.address, f"{path}/version"),
         }
 
-    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, str] | None:
+    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> base.Refusal | None:
         """The host uses it itself."""
         path, state = _shown(function, functions), _state(function, functions)
         if state != _ENABLED:
             return None
-        return f"the host has enabled {path}", f"accel-config disable-device {path}"
+        remedy = f"accel-config disable-device {path}"
+        return base.Refusal(reason=f"the host has enabled {path}", remedy=remedy)
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """The device has met an error that it cannot go on after."""

@@ -86,10 +86,11 @@ class IntelQatDriver(pci.PciDriver):
             return f"The firmware of QAT endpoint {function.address} does not answer"
         return None
 
-    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, str] | None:
+    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> base.Refusal | None:
         """An endpoint with layouts has its driver, and only its virtual functions are offered."""
         if function.pf is None and self._has_layouts(function, functions):
-            return "it has layouts and no virtual functions", "[agent] sriov_spec"
+            reason = "it has layouts and no virtual functions"
+            return base.Refusal(reason=reason, remedy="[agent] sriov_spec")
         return None
 
     def groups(

@@ -141,12 +141,13 @@ class NvmeController(pci.PciDriver):
             self._namespaces[function.address] = frozenset(name for name in found if name)
         return self._namespaces.get(function.address, frozenset())
 
-    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, str] | None:
+    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> base.Refusal | None:
         """Its virtual functions have a part of its disk, and would go with it."""
         del functions
         if not function.vfs:
             return None
-        return "its virtual functions are enabled", "[pci] device_spec, which may list those"
+        remedy = "[pci] device_spec, which may list those"
+        return base.Refusal(reason="its virtual functions are enabled", remedy=remedy)
 
     def _ports(self, functions: pci.Snapshot) -> Mapping[str, Sequence[pci.Function]]:
         """The controllers of each subsystem, without those that the operator excludes."""

@@ -34,9 +34,6 @@ from cyborg.drivers.pci.snapshot import Function, Snapshot, Vanished, join
 LOG = logging.getLogger(__name__)
 
 #: What an operator can do about a function that is not offered.
-_FREE_ITS_GROUP = (
-    "bind the other function to vfio-pci, or list both with one board in [pci] device_spec"
-)
 _LOOK_AT_THE_CARD = "look at the card and its driver"
 _LIST_FOR_PCI_DRIVER = "[pci] device_spec, for the driver pci_driver"
 
@@ -145,8 +142,8 @@ class PciDriver:
         del functions
         return readings.hwmon(function)
 
-    def why_kept(self, function: Function, functions: Snapshot) -> tuple[str, str] | None:
-        """Why a function stays with the host, by what only its kind shows, and what to do."""
+    def why_kept(self, function: Function, functions: Snapshot) -> base.Refusal | None:
+        """Why a function stays with the host, by what only its kind shows, or None."""
         del function, functions
         return None
 
@@ -409,24 +406,17 @@ class PciDriver:
         ``together`` says what they make up if a guest gets all of them, or none.
         """
         offered = []
-        parts = {each.address for each in given} if together is not None else set()
         for each in given:
-            withheld = None
-            if self.expose == "each" and any(vf in mine for vf in each.vfs):
-                withheld = base.Refusal(reason="its virtual functions are offered instead")
-            withheld = withheld or self._withheld(each, functions, foreign)
-            if withheld is None:
-                reason = self._groups.why_not(each, {each.address, *parts}, functions, foreign)
-                withheld = base.Refusal(reason=reason, remedy=_FREE_ITS_GROUP) if reason else None
-            if withheld is not None:
+            members = given if together is not None else [each]
+            if self.expose == "each" and not mine.isdisjoint(each.vfs):
+                self.refuse(each, "its virtual functions are offered instead")
+            elif withheld := self._withheld(each, members, functions, foreign):
                 self.refuse(each, withheld.reason, withheld.remedy)
-                continue
-            offered.append(each)
-            if together is None:
-                self._groups.take(each)
-        if together is None:
-            return offered
-        if len(offered) < len(given):
+            else:
+                offered.append(each)
+                if together is None:
+                    self._groups.take(each)
+        if together is not None and len(offered) < len(given):
             for each in offered:
                 self.refuse(each, f"another function of its {together} is not offered")
             return []
@@ -435,14 +425,21 @@ class PciDriver:
         return offered
 
     def _withheld(
-        self, function: Function, functions: Snapshot, foreign: Set[str]
+        self,
+        function: Function,
+        members: Iterable[Function],
+        functions: Snapshot,
+        foreign: Set[str],
     ) -> base.Refusal | None:
-        """Why a function stays with the host, whatever its IOMMU group, or None."""
-        found = withholding.by_host(function, functions, self._specs, self.option)
-        if found is None and (kept := self.why_kept(function, functions)) is not None:
-            found = base.Refusal(reason=kept[0], remedy=kept[1])
-        found = found or withholding.by_list(function, functions, self._specs, self.option)
-        return found or withholding.by_parts(function, functions, foreign)
+        """Why a function that a guest gets with these stays with the host, or None."""
+        together = {each.address for each in members}
+        return (
+            withholding.by_host(function, functions, self._specs, self.option)
+            or self.why_kept(function, functions)
+            or withholding.by_list(function, functions, self._specs, self.option)
+            or withholding.by_parts(function, functions, foreign)
+            or self._groups.why_not(function, together, functions, foreign)
+        )
 
     def _device(
         self,

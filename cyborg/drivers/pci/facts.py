@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cyborg.drivers.pci import sysfs, vpd
@@ -193,7 +193,7 @@ def switch(function: Function, functions: Snapshot) -> str | None:
     return ports[0] if len(ports) > 1 else None
 
 
-def errors(ports: Sequence[str], functions: Snapshot, kind: str) -> int:
+def errors(ports: Iterable[str], functions: Snapshot, kind: str) -> int:
     """The number of errors of a kind (``fatal``, ``nonfatal``) that AER has counted at these ports.
 
     :raises OSError, ValueError: that cannot be read

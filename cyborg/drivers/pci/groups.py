@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from cyborg.drivers import base
 from cyborg.drivers.pci.snapshot import Function, Snapshot, is_bridge
 
 
@@ -16,7 +17,7 @@ class Groups:
 
     def why_not(
         self, function: Function, together: Set[str], functions: Snapshot, foreign: Set[str]
-    ) -> str | None:
+    ) -> base.Refusal | None:
         """Why a function cannot be offered because of others in its group, or None.
 
         ``together`` are the functions that a guest gets with it.
@@ -28,7 +29,7 @@ class Groups:
         others = functions.of_group(group or "")
         for other in others:
             if other.address not in together and _is_in_the_way(other):
-                return (
+                return _refusal(
                     f"the host's driver {other.driver} has {other.address} of its IOMMU group "
                     f"{group}, which a guest can only have as a whole"
                 )
@@ -42,7 +43,7 @@ class Groups:
         other_address = next(before, None) if taken in {None, *together} else taken
         if other_address is None:
             return None
-        return (
+        return _refusal(
             f"it is in IOMMU group {group} with {other_address}, which is offered, and a guest can "
             "only have the group as a whole"
         )
@@ -51,6 +52,11 @@ class Groups:
         """Say that the function is offered."""
         if function.iommu_group is not None:
             self._offered.setdefault(function.iommu_group, function.address)
+
+
+def _refusal(reason: str) -> base.Refusal:
+    remedy = "bind the other function to vfio-pci, or list both with one board in [pci] device_spec"
+    return base.Refusal(reason=reason, remedy=remedy)
 
 
 def _is_in_the_way(function: Function) -> bool:

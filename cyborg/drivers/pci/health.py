@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from oslo_config import cfg
 
@@ -85,12 +85,18 @@ class Health:
         if self._options.logged_faults:
             for word in faults.present(logged[address], function.driver):
                 yield f"The kernel has logged a fault of PCI function {address}: {word}"
+        yield from self._counted(address, logged, functions)
+
+    def _counted(
+        self, address: str, logged: Mapping[str, faults.Logged], functions: Snapshot
+    ) -> Iterator[str]:
+        """PCIe errors at the ports of a card, as AER has counted them or the log has them."""
         for kind, said, threshold in (
             ("fatal", "Fatal", self._options.aer_fatal_errors),
             ("nonfatal", "Non-Fatal", self._options.aer_nonfatal_errors),
         ):
             if threshold and threshold <= max(
-                facts.errors(ports, functions, kind),
+                facts.errors(logged, functions, kind),
                 *(faults.times(each, said) for each in logged.values()),
             ):
                 times = f"{threshold} or more" if threshold > 1 else "a"

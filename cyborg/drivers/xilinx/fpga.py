@@ -98,13 +98,14 @@ class XilinxFpgaDriver(pci.PciDriver):
         )
         return replace(device, deployables=(programmable,), being_written=written)
 
-    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, str] | None:
+    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> base.Refusal | None:
         """A card is of one kind or the other for good: for a guest, too."""
         del functions
         is_managing = not function.address.endswith(f".{_USER_FUNCTION}")
         may_have = is_managing and function.device not in _NOT_PROGRAMMABLE
         if may_have and self._shells.are_unknown(function):
-            return "it may have layouts, and its own driver has not shown its board", _BIND_IT
+            reason = "it may have layouts, and its own driver has not shown its board"
+            return base.Refusal(reason=reason, remedy=_BIND_IT)
         return None
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
