@@ -20,6 +20,8 @@ readonly VENV=$REPOSITORY/.venv-tox JUNIT=$REPOSITORY/.tox/junit
 readonly QUICK='not services and not slow'
 STARTED=()
 RESULT=0
+# shellcheck source=tools/services/packages.sh
+source "$REPOSITORY/tools/services/packages.sh"
 
 function say {
     echo "run-tests: $*" >&2
@@ -100,6 +102,7 @@ function main {
     install_tox
     # pbr takes the version from git; an archive has none.
     git rev-parse HEAD >/dev/null 2>&1 || export PBR_VERSION=${PBR_VERSION:-0.0.1}
+    ! mysqlclient_compiles || export CYBORG_TEST_DRIVERS=mysqlclient
     trap stop_services EXIT
     ! services_wanted "$@" || start_services
     rm --recursive --force "$JUNIT"

@@ -42,6 +42,10 @@ MAX_RETRY_SECONDS = 30.0
 #: Seconds for which a statement waits for a lock of another transaction, on a server. InnoDB waits
 #: for 50 by default, and PostgreSQL for ever.
 LOCK_WAIT_SECONDS = 5
+#: Seconds after which a server that does not answer at all counts as away, as PyMySQL has it; the
+#: other drivers wait for minutes.
+CONNECT_SECONDS = 10
+_PATIENT = frozenset({"mysqldb", "psycopg", "psycopg2"})
 
 _UNREACHABLE = "The database cannot be reached at present; try again later."
 _BUSY = "The database is busy with the same objects for others; try again later."
@@ -145,9 +149,9 @@ def configure(conf: cfg.ConfigOpts) -> None:
     _facade.replace(slave_connection=conf.database.connection, **given)
     _hide_values()
     for name, each in ((_WHOLE, _facade.engine), (_PLAIN, _facade.plain_engine)):
+        sa.event.listen(each, "do_connect", _set_driver)
         if conf.database.connection.startswith(("mysql", "mariadb")):
             sa.event.listen(each, "connect", _prepare_mysql)
-            sa.event.listen(each, "do_connect", _have_times_parsed)
         elif conf.database.connection.startswith("postgresql"):
             sa.event.listen(each, "connect", _prepare_postgresql)
         # After what SQLAlchemy does with the first connection.
@@ -178,7 +182,8 @@ def _check_url(text: str) -> None:
             "mysql+pymysql://user:password@host/cyborg."
         ) from exc
     except ImportError as exc:
-        package = "Cyborg with its extra mysql (pymysql) or postgresql (psycopg2)"
+        extras = "mysql (pymysql), mysqlclient (MySQLdb) or postgresql (psycopg2)"
+        package = f"Cyborg with its extra {extras}"
         raise needs.missing("[database] connection", str(exc.name), package, exc) from exc
 
 
@@ -186,12 +191,18 @@ def _note_connected(facade: _Facade, name: str, *_: Any) -> None:
     facade.connected.add(name)
 
 
-def _have_times_parsed(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> None:
-    """Have PyMySQL parse times by Python's own parser; its own takes twenty times as long."""
-    if dialect.driver == "pymysql":
+def _set_driver(dialect: Any, _record: Any, _args: Any, options: dict[str, Any]) -> None:
+    """Have a driver give up in time, and believe no server without a good certificate."""
+    if dialect.driver in _PATIENT:
+        options.setdefault("connect_timeout", CONNECT_SECONDS)
+    # Unlike PyMySQL, mysqlclient takes an authority, and then any certificate or none.
+    if dialect.driver == "mysqldb" and options.get("ssl", {}).keys() & {"ca", "capath"}:
+        options.setdefault("ssl_mode", "VERIFY_IDENTITY")
+    if dialect.driver in {"pymysql", "mysqldb"}:
         driver = dialect.loaded_dbapi
         parsers = {driver.constants.FIELD_TYPE.DATETIME: datetime.datetime.fromisoformat}
-        options["conv"] = driver.converters.conversions | parsers
+        known = importlib.import_module(f"{driver.__name__}.converters").conversions
+        options["conv"] = known | parsers
 
 
 def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:

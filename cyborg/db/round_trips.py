@@ -75,7 +75,7 @@ def _check(dialect: sa.Dialect, dbapi_connection: Any, record: Any, _fairy: Any)
 
 def _has_unread_bytes(dbapi_connection: Any) -> bool:
     """Whether there is anything to read between two statements, such as the end of the stream."""
-    # psycopg2's connection has a fileno(), PyMySQL's a socket that has one.
+    # The connection has a fileno(), or PyMySQL's a socket that has one.
     socket = getattr(dbapi_connection, "_sock", dbapi_connection)
     poll = select.poll()
     poll.register(socket.fileno(), select.POLLIN)

@@ -95,18 +95,29 @@ def database_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def database_driver(request: pytest.FixtureRequest) -> str | None:
+    """The driver that a test needs which is run with several: see ``servers.DRIVERS``."""
+    return getattr(request, "param", None)
+
+
+@pytest.fixture
 def database_url(
-    database_kind: str, tmp_path: pathlib.Path, templates: Templates, request: pytest.FixtureRequest
+    database_kind: str,
+    database_driver: str | None,
+    tmp_path: pathlib.Path,
+    templates: Templates,
+    request: pytest.FixtureRequest,
 ) -> Iterator[str]:
     """The URL of an empty database of the test's own."""
     if database_kind == "sqlite":
         yield f"sqlite:///{tmp_path / 'cyborg.sqlite'}"
-    elif database_kind == "mysql" and "database" in request.fixturenames:
-        with templates.on_mysql(conf=request.getfixturevalue("conf")) as url:
-            yield url
+        return
+    if database_kind == "mysql" and "database" in request.fixturenames:
+        new = templates.on_mysql(conf=request.getfixturevalue("conf"))
     else:
-        with servers.new_database(database_kind, f"cyborg_{uuid.uuid4().hex[:12]}") as url:
-            yield url
+        new = servers.new_database(database_kind, f"cyborg_{uuid.uuid4().hex[:12]}")
+    with new as url:
+        yield servers.with_driver(url, database_driver) if database_driver else url
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,10 @@ REPOSITORY = pathlib.Path(__file__).parents[2]
 
 DATABASES = ("mysql", "postgresql")
 
+#: For ``parametrize`` with the fixtures ``database_kind`` and ``database_driver``, both indirect:
+#: where a server's drivers may differ. By itself a test gets the driver of the server's URL.
+DRIVERS = (("mysql", "pymysql"), ("mysql", "mysqldb"), ("postgresql", "psycopg2"))
+
 VARIABLES = {
     "mysql": "CYBORG_TEST_MYSQL_URL",
     "postgresql": "CYBORG_TEST_POSTGRESQL_URL",
@@ -36,6 +40,17 @@ def url_of(server: str) -> str:
     if not url:
         end_without(f"{variable} is not set; run: eval $(tools/services.sh env)")
     return url
+
+
+def with_driver(url: str, driver: str) -> str:
+    """The URL with another driver, or the end of the test where that is not installed."""
+    parts = sa.make_url(url)
+    named = parts.set(drivername=f"{parts.get_backend_name()}+{driver}")
+    try:
+        named.get_dialect().import_dbapi()
+    except ImportError as exc:
+        end_without(f"{exc}; doc/source/contributor/testing.rst says how to install mysqlclient")
+    return named.render_as_string(hide_password=False)
 
 
 def end_without(sentence: str) -> NoReturn:

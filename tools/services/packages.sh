@@ -3,6 +3,14 @@
 #
 # Debian packages for the tests, as root; tools/services.sh and .ci/run source this.
 
+# Whether mysqlclient, which has no wheel, can be compiled here.
+function mysqlclient_compiles {
+    local headers
+    headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))') || return 1
+    [[ -e $headers/Python.h ]] && command -v cc >/dev/null &&
+        pkg-config --exists libmariadb 2>/dev/null
+}
+
 # Nothing that a package brings is started: servers would otherwise run on their default ports. In a
 # subshell, whose end takes the prohibition back.
 function install_debian_packages {

@@ -30,6 +30,11 @@ on_servers = pytest.mark.parametrize(
     [pytest.param(kind, marks=pytest.mark.services) for kind in servers.DATABASES],
     indirect=True,
 )
+on_drivers = pytest.mark.parametrize(
+    ("database_kind", "database_driver"),
+    [pytest.param(*each, marks=pytest.mark.services) for each in servers.DRIVERS],
+    indirect=True,
+)
 
 PUBLIC_KEY = "MCowBQYDK2VwAyEA5W8QCPAeRtmxXpwGLB1BADETzkVhoE9uK2PXxco5+JY="
 UUID = "11111111-1111-4111-8111-111111111111"
@@ -311,7 +316,7 @@ def locked(url: sa.URL, kind: str) -> Iterator[None]:
             connection.exec_driver_sql(unlock)
 
 
-@on_servers
+@on_drivers
 def test_a_wait_for_a_lock_that_is_too_long_is_said(
     call: Call,
     conf: cfg.ConfigOpts,
@@ -371,7 +376,7 @@ def test_an_upgrade_waits_for_as_long_as_it_takes(
     assert "more" in {each["name"] for each in sa.inspect(db.engine()).get_columns("project_locks")}
 
 
-@on_servers
+@on_drivers
 def test_a_query_that_takes_too_long_is_said(
     call: Call, conf: cfg.ConfigOpts, database: sa.Engine, database_kind: str
 ) -> None:
@@ -382,7 +387,7 @@ def test_a_query_that_takes_too_long_is_said(
         assert_refused(call, "POST /v2/device_profiles", sentence)
 
 
-@on_servers
+@on_drivers
 def test_a_database_that_takes_no_changes_is_said(
     call: Call, conf: cfg.ConfigOpts, database: sa.Engine, database_kind: str
 ) -> None:
@@ -392,7 +397,7 @@ def test_a_database_that_takes_no_changes_is_said(
     assert_refused(call, "POST /v2/device_profiles", sentence)
 
 
-@on_servers
+@on_drivers
 def test_too_many_requests_at_once_are_told_to_come_back(
     call: Call, conf: cfg.ConfigOpts, database: sa.Engine
 ) -> None:
@@ -426,7 +431,7 @@ class CutAtQuestion(messages.Wire):
         return data
 
 
-@on_servers
+@on_drivers
 def test_a_server_that_goes_while_a_service_starts(
     conf: cfg.ConfigOpts, database: sa.Engine, database_url: str, database_kind: str
 ) -> None:
@@ -447,7 +452,7 @@ def test_a_server_that_goes_while_a_service_starts(
         db.configure(conf)
 
 
-@on_servers
+@on_drivers
 def test_a_connection_that_died_while_idle_costs_no_request(
     call: Call, wire: messages.Wire
 ) -> None:
@@ -459,7 +464,7 @@ def test_a_connection_that_died_while_idle_costs_no_request(
         assert_served(call, route)
 
 
-@on_servers
+@on_drivers
 def test_a_connection_that_dies_at_any_statement_is_no_fault_of_ours(
     call: Call, wire: messages.Wire
 ) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pymysql
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -21,13 +20,15 @@ from cyborg.db import models
 from cyborg.handles import release
 from cyborg.hosts import flags
 from cyborg.policy import context
-from cyborg.tests import boots, engine, hosts
+from cyborg.tests import boots, engine, hosts, servers
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer
 
 pytestmark = [
     pytest.mark.services,
-    pytest.mark.parametrize("database_kind", ["mysql"], indirect=True),
+    pytest.mark.parametrize(
+        ("database_kind", "database_driver"), servers.DRIVERS[:2], indirect=True
+    ),
 ]
 
 Fail = Callable[[int], None]
@@ -44,6 +45,7 @@ class Commits:
 
     def __init__(self, database: sa.Engine) -> None:
         self.tried = 0
+        self._driver: Any = database.dialect.loaded_dbapi
         self.fails: Callable[[int], bool] = lambda number: False
         sa.event.listen(database, "checkout", self._take_over)
 
@@ -55,7 +57,7 @@ class Commits:
         self.tried += 1
         if self.fails(self.tried):
             connection.rollback()
-            raise pymysql.err.OperationalError(1213, WORDS[self.tried % len(WORDS)])
+            raise self._driver.OperationalError(1213, WORDS[self.tried % len(WORDS)])
         type(connection).commit(connection)
 
 

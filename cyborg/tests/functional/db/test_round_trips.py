@@ -17,13 +17,16 @@ from cyborg.handles import release
 from cyborg.inventory import report
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
-from cyborg.tests import boots, engine, hosts
+from cyborg.tests import boots, engine, hosts, servers
 from cyborg.tests.novasink import NovaSink
 
 pytestmark = pytest.mark.services
 
-on_servers = pytest.mark.parametrize("database_kind", ["mysql", "postgresql"], indirect=True)
-on_mysql = pytest.mark.parametrize("database_kind", ["mysql"], indirect=True)
+_NAMES = ("database_kind", "database_driver")
+on_drivers = pytest.mark.parametrize(_NAMES, servers.DRIVERS, indirect=True)
+on_mysql = pytest.mark.parametrize(_NAMES, servers.DRIVERS[:2], indirect=True)
+#: What it sends is seen in Python.
+on_pymysql = pytest.mark.parametrize(_NAMES, servers.DRIVERS[:1], indirect=True)
 
 #: Of one session, by the name that MariaDB gives them.
 COUNTERS = ("Questions", "Com_commit", "Com_rollback", "Com_admin_commands")
@@ -112,7 +115,7 @@ def close_all(database: sa.Engine) -> None:
     killer.dispose()
 
 
-@on_servers
+@on_drivers
 @pytest.mark.parametrize("fresh", [0.0, 3600.0])
 def test_a_connection_that_the_server_closed_is_replaced(
     database: sa.Engine, monkeypatch: pytest.MonkeyPatch, fresh: float
@@ -131,7 +134,7 @@ def write_and_fail(key: str) -> None:
         raise RuntimeError
 
 
-@on_servers
+@on_drivers
 def test_no_lock_and_no_change_outlives_its_transaction(database: sa.Engine) -> None:
     write("one")
     with db.reader() as session:
@@ -161,7 +164,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return commands
 
 
-@on_mysql
+@on_pymysql
 def test_an_unchanged_report_takes_one_round_trip(
     database: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,7 +175,7 @@ def test_an_unchanged_report_takes_one_round_trip(
     assert len(commands) == 1, commands
 
 
-@on_mysql
+@on_pymysql
 @pytest.mark.parametrize(("count", "budget"), [(1, 26), (4, 29)])
 def test_the_budget_of_a_boot_in_round_trips(
     ctx: context.RequestContext,
