@@ -144,9 +144,9 @@ _OTHER = (
     .limit(1)
 )
 #: Devices with what :func:`_check_device` reads of them and their hosts, locked so that others may
-#: bind to them, but not change that. Hosts first, as reports do: MariaDB locks in the order in
-#: which it reads. Then the clock, and an instance that has another ARQ. Made once, since making it
-#: takes longer than running it.
+#: bind to them, but not change that; the clock; and an instance that has another ARQ. Hosts first,
+#: as reports lock them: MariaDB reads a table of which it needs one row before the others. Made
+#: once, since making it takes longer than running it.
 _PLACES = (
     sa.select(
         _DEVICES.c.id,
@@ -159,8 +159,6 @@ _PLACES = (
         db.now_ms(),
         _OTHER.scalar_subquery(),
     )
-    .prefix_with("STRAIGHT_JOIN", dialect="mysql")
-    .prefix_with("STRAIGHT_JOIN", dialect="mariadb")
     .select_from(_HOSTS)
     .join(_DEVICES, _DEVICES.c.host_id == _HOSTS.c.id)
     .where(

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bind writes of its ARQs: where they are bound, and which attach handles they have.
-
-One UPDATE for all of which the same is written, however many they are.
-"""
+"""What a bind writes of its ARQs: where they are bound, and which attach handles they have."""
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -53,8 +49,8 @@ def write(session: orm.Session, steps: Sequence[Step]) -> None:
         alike.setdefault((step.begins, step.taken is not None), []).append(step)
     for (begins, takes), those in alike.items():
         try:
-            statement = _update(len(those), begins=begins, takes=takes)
-            written = db.matched(session, statement, _values(those))
+            given = [_values(step) for step in those]
+            written = db.matched(session, _UPDATES[begins, takes], given)
         except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
             # Another ARQ took a handle, or a report removed it, after we saw it free.
             raise db.RestartTransaction from exc
@@ -80,32 +76,30 @@ _BEGINS: dict[str, Any] = {
 }
 
 
-@functools.lru_cache(maxsize=32)
-def _update(count: int, *, begins: bool, takes: bool) -> sa.Update:
-    """The UPDATE of so many ARQs, made once, since making it takes longer than running it."""
-
-    def each(name: str) -> sa.Case[Any]:
-        kind = _ARQ.c[name].type
-        values = ((f"id_of_{n}", sa.bindparam(f"{name}_of_{n}", type_=kind)) for n in range(count))
-        of_arqs = [(sa.bindparam(arq, type_=sa.Integer()), value) for arq, value in values]
-        return sa.case(*of_arqs, value=_ARQ.c.id)
-
+def _update(*, begins: bool, takes: bool) -> sa.Update:
+    """The UPDATE of one ARQ, whose values are named like their columns."""
     before = arq_states.predecessors(models.BIND_STARTED) if begins else {models.BIND_STARTED}
     names = (_PLACE if begins else ()) + (_HANDLE if takes else ())
-    values = (_BEGINS if begins else {}) | {name: each(name) for name in names}
-    these = _ARQ.c.id.in_(sa.bindparam("ids", expanding=True))
-    where = (these, _ARQ.c.state.in_(before), _ARQ.c.attach_handle_id.is_(None))
+    values = (_BEGINS if begins else {}) | {name: sa.bindparam(f"its_{name}") for name in names}
+    # With IN it could be run for one set of values only.
+    as_before = sa.or_(*(_ARQ.c.state == state for state in sorted(before)))
+    where = (_ARQ.c.id == sa.bindparam("its_id"), as_before, _ARQ.c.attach_handle_id.is_(None))
     return sa.update(_ARQ).where(*where).values(**values)
 
 
-def _values(steps: Sequence[Step]) -> dict[str, Any]:
-    given: dict[str, Any] = {"ids": [step.arq.id for step in steps]}
-    for number, (arq, begins, taken) in enumerate(steps):
-        given[f"id_of_{number}"] = arq.id
-        if begins:
-            given |= {f"{name}_of_{number}": getattr(arq, name) for name in _PLACE}
-        if taken:
-            given |= {f"{name}_of_{number}": getattr(taken, name) for name in _HANDLE}
+#: By whether the bind begins, and whether a handle is taken.
+_UPDATES = {
+    (begins, takes): _update(begins=begins, takes=takes)
+    for begins, takes in ((True, False), (False, True), (True, True))
+}
+
+
+def _values(step: Step) -> dict[str, Any]:
+    given = {"its_id": step.arq.id}
+    if step.begins:
+        given |= {f"its_{name}": getattr(step.arq, name) for name in _PLACE}
+    if step.taken:
+        given |= {f"its_{name}": getattr(step.taken, name) for name in _HANDLE}
     return given
 
 

@@ -220,7 +220,7 @@ def _begin(
     found = bind_requests.check(session, {uuid: arqs[uuid] for uuid in fresh}, fresh, images)
     clock = bind_requests.refuse_second(session, fresh, targets.keys(), found)
     for uuid, target in fresh.items():
-        _mark(arqs[uuid], target, clock)
+        _mark(session, arqs[uuid], target, clock)
     pairs = [(arqs[uuid], found[target.device_rp_uuid]) for uuid, target in fresh.items()]
     pairs.sort(key=lambda pair: pair[0].id)
     if len(fresh) == len(targets):
@@ -230,8 +230,9 @@ def _begin(
     return None
 
 
-def _mark(arq: models.Arq, target: BindTarget, clock: Clock) -> None:
-    """Give an ARQ in memory the values that its row gets when its bind begins."""
+def _mark(session: orm.Session, arq: models.Arq, target: BindTarget, clock: Clock) -> None:
+    """Give an ARQ the values that its row gets when its bind begins; they are written by others."""
+    session.expunge(arq)
     changed = {
         "state": models.BIND_STARTED,
         "state_reason": None,
@@ -243,7 +244,7 @@ def _mark(arq: models.Arq, target: BindTarget, clock: Clock) -> None:
         "bind_started_ms": clock.at_ms,
     }
     for name, value in changed.items():
-        orm.attributes.set_committed_value(arq, name, value)
+        setattr(arq, name, value)
 
 
 def _write_begin(session: orm.Session, pairs: Iterable[_Pair]) -> None:

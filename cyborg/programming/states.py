@@ -180,11 +180,10 @@ def store(session: orm.Session, row: models.Deployable, state: str, **values: An
     seen = (models.Deployable.id == row.id, models.Deployable.program_state == row.program_state)
     if not db.update(session, models.Deployable, *seen, **changed):
         raise db.RestartTransaction
-    for name, value in changed.items():
-        orm.attributes.set_committed_value(row, name, value)
+    if "function_id" in changed and "attributes" in sa.inspect(row).unloaded:
+        changed["attributes"] = None
+    session.refresh(row, list(changed))
     if "function_id" in changed:
-        if "attributes" in sa.inspect(row).unloaded:
-            session.refresh(row, ["attributes"])
         set_trait(row)
 
 
