@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import configparser
-import functools
 import logging
 import pathlib
 from wsgiref.types import WSGIApplication
@@ -18,7 +17,7 @@ from paste import deploy
 from cyborg import notifications, rpc, work
 from cyborg.api import guard, middleware, request
 from cyborg.api.controllers import root
-from cyborg.common import errors
+from cyborg.common import errors, faster
 from cyborg.policy.enforcer import Enforcer
 
 #: The paste file that is used if the operator has none.
@@ -75,16 +74,9 @@ def app_factory(_defaults: dict[str, str], **local_conf: str) -> WSGIApplication
     return make_app(middleware.lent_conf())
 
 
-def _inspect_once() -> None:
-    """Let pecan inspect the arguments of each handler once, not at each request."""
-    for module in (pecan.core, pecan.routing):
-        if not hasattr(module.getargspec, "cache_clear"):
-            module.getargspec = functools.cache(module.getargspec)
-
-
 def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
     """The application without middleware."""
-    _inspect_once()
+    faster.inspect_handlers_once(pecan.core, pecan.routing)
     enforcer = Enforcer(conf, service_token_roles=middleware.service_token_roles(conf))
     if not conf.oslo_policy.enforce_new_defaults:
         LOG.warning(

@@ -25,21 +25,12 @@ _FORMATS = jsonschema.FormatChecker(formats=())
 
 
 class Prepared(dict[str, Any]):
-    """A schema with the validator of it, which is made once; so are those of the schemas in it."""
-
-    def __init__(self, schema: Schema) -> None:
-        super().__init__({key: _prepared(value) for key, value in schema.items()})
+    """A schema with the validator of it, which is made once."""
 
     @functools.cached_property
     def validator(self) -> Any:
         """The validator of data against the schema."""
         return _Validator(self, format_checker=_FORMATS)
-
-
-def _prepared(value: Any) -> Any:
-    if isinstance(value, dict):
-        return Prepared(value)
-    return [_prepared(each) for each in value] if isinstance(value, list) else value
 
 
 def check(schema: Schema, data: Any, *, field: str = "", prefix: str = "") -> None:
@@ -99,30 +90,6 @@ def _pattern(
         yield jsonschema.ValidationError("The pattern does not match.")
 
 
-def _descend(
-    self: Any,
-    instance: Any,
-    schema: Any,
-    path: str | int | None = None,
-    schema_path: str | int | None = None,
-    **_resolver: Any,
-) -> Iterator[jsonschema.ValidationError]:
-    """The errors of a part of the data. jsonschema's own makes a validator of its schema."""
-    for error in self.evolve(schema=schema).iter_errors(instance):
-        for place, step in ((error.path, path), (error.schema_path, schema_path)):
-            if step is not None:
-                place.appendleft(step)
-        yield error
-
-
-def _evolve(_self: Any, *, schema: Prepared | bool, **_resolver: Any) -> Any:
-    """The validator of a part of the schema. None of ours refers to another one."""
-    if isinstance(schema, bool):
-        return _Validator(schema, format_checker=_FORMATS)
-    return schema.validator
-
-
 _Validator: Any = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
     jsonschema.Draft202012Validator, {"pattern": _pattern}
 )
-_Validator.descend, _Validator.evolve = _descend, _evolve

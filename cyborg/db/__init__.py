@@ -9,7 +9,6 @@ Importing the package connects to no database; :func:`configure` names it, once 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import functools
 import importlib
 import math
@@ -27,7 +26,7 @@ from oslo_db.sqlalchemy import enginefacade
 from sqlalchemy import orm
 from sqlalchemy.ext import compiler as sa_compiler
 
-from cyborg.common import errors, needs
+from cyborg.common import errors, faster, needs
 from cyborg.db import outage, round_trips
 from cyborg.db import sqlite as sqlite_engine
 
@@ -195,14 +194,11 @@ def _set_driver(dialect: Any, _record: Any, _args: Any, options: dict[str, Any])
     """Have a driver give up in time, and believe no server without a good certificate."""
     if dialect.driver in _PATIENT:
         options.setdefault("connect_timeout", CONNECT_SECONDS)
-    # Unlike PyMySQL, mysqlclient takes an authority, and then any certificate or none.
+    # By itself mysqlclient logs in without TLS too, or at a server with another name.
     if dialect.driver == "mysqldb" and options.get("ssl", {}).keys() & {"ca", "capath"}:
         options.setdefault("ssl_mode", "VERIFY_IDENTITY")
     if dialect.driver in {"pymysql", "mysqldb"}:
-        driver = dialect.loaded_dbapi
-        parsers = {driver.constants.FIELD_TYPE.DATETIME: datetime.datetime.fromisoformat}
-        known = importlib.import_module(f"{driver.__name__}.converters").conversions
-        options["conv"] = known | parsers
+        options["conv"] = faster.converters(dialect.loaded_dbapi)
 
 
 def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:
@@ -567,9 +563,12 @@ def after_commit(session: orm.Session, function: Callable[[], None]) -> None:
 def matched(
     session: orm.Session,
     statement: sa.UpdateBase,
-    given: Mapping[str, Any] = MappingProxyType({}),
+    given: Mapping[str, Any] | Sequence[Mapping[str, Any]] = MappingProxyType({}),
 ) -> int:
-    """Run one UPDATE or DELETE with the values ``given``; return how many rows matched."""
+    """Run one UPDATE or DELETE with the values ``given``; return how many rows matched.
+
+    With several sets of values it is run for each of them.
+    """
     options = {"synchronize_session": False}
     result = session.execute(statement, given, execution_options=options)
     return cast(int, cast(Any, result).rowcount)

@@ -6,10 +6,12 @@ from __future__ import annotations
 import functools
 import select
 import time
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import pool
+
+from cyborg.common import faster
 
 #: Seconds after its use for which a connection is not pinged. If the server closes it meanwhile,
 #: that is seen on the socket; only a server that fell silent is not.
@@ -39,18 +41,13 @@ def end_each_statement(engine: sa.Engine) -> None:
         engine.dialect.set_isolation_level(dbapi_connection, "AUTOCOMMIT")
 
     sa.event.listen(engine, "connect", end_statements)
-    # An older SQLAlchemy does not know it, and sends a ROLLBACK that changes nothing.
     engine.dialect.skip_autocommit_rollback = True
     _ping_rested(engine)
     sa.event.listen(engine, "reset", lambda connection, record, _: _note_use(connection, record))
 
 
 def _ping_rested(engine: sa.Engine) -> None:
-    # oslo.db has no options for these. A new pool, as after dispose(), takes them over.
-    engine.pool._pre_ping = False  # noqa: SLF001
-    engine.pool._reset_on_return = pool.base.reset_none  # noqa: SLF001
-    # The one that was used last: in turns, each of a quiet process would have rested.
-    cast(pool.QueuePool, engine.pool)._pool.use_lifo = True  # noqa: SLF001
+    faster.ping_nothing(engine.pool, pool.base.reset_none)
     sa.event.listen(engine, "connect", _note_use)
     sa.event.listen(engine, "checkout", functools.partial(_check, engine.dialect))
 

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import pathlib
 import threading
 import time
-import types
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -18,7 +15,7 @@ from oslo_policy import _checks as policy_checks
 from oslo_policy import opts as policy_opts
 from oslo_policy import policy
 
-from cyborg.common import errors
+from cyborg.common import errors, faster
 from cyborg.policy import rules as own_rules
 from cyborg.policy.rules import base
 
@@ -42,7 +39,7 @@ class Enforcer:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, *, service_token_roles: Collection[str]) -> None:
-        _inspect_once()
+        faster.inspect_checks_once(policy_checks)
         policy_opts.set_defaults(conf, policy_file="policy.yaml")
         self._conf = conf
         self._service_token_roles = frozenset(service_token_roles)
@@ -117,14 +114,6 @@ class Enforcer:
     def is_service(self, roles: Collection[str]) -> bool:
         """True if a service token with these roles is another service's."""
         return not self._service_token_roles.isdisjoint(roles)
-
-
-def _inspect_once() -> None:
-    """Let oslo.policy inspect the arguments of a check once, and not in each decision."""
-    checks: Any = policy_checks
-    if checks.inspect is inspect:
-        cached = functools.lru_cache(1024)(inspect.getfullargspec)
-        checks.inspect = types.SimpleNamespace(getfullargspec=cached)
 
 
 def _read_rules(conf: cfg.ConfigOpts) -> policy.Enforcer:

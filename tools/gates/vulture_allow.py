@@ -19,7 +19,7 @@ weight_multiplier, weigh_objects, _weigh_object
 channel_class, expect_continue, task_class, handle_read, next_channel_cleanup  # waitress
 
 # Attributes of the objects of libraries.
-descend, formatter_class, use_conf, exc_text  # jsonschema, argparse, oslo.policy, logging
+formatter_class, use_conf, exc_text  # argparse, oslo.policy, logging
 autocommit, hide_parameters, skip_autocommit_rollback  # drivers of databases, sqlalchemy
 _pre_ping, _reset_on_return, use_lifo  # sqlalchemy's pool
 _SDK_CONNECTION, _TRAITS_SYNCED, _RESOURCE_CLASSES_SYNCED  # oslo.limit, placement

@@ -35,7 +35,7 @@ on_mysql = pytest.mark.parametrize("driver", ["pymysql", "mysqldb"])
 ODD = "100 % 'of\" \\ %s :x {} \N{PILE OF POO} \u00e9\n"
 #: The type of a column with a date and a time, as servers of that kind number it.
 _DATETIME = 12
-MOMENT = datetime.datetime(2026, 2, 3, 4, 5, 6, 7)
+MOMENT = datetime.datetime.fromisoformat("2026-02-03T04:05:06.000007")
 
 
 def connect(conf: cfg.ConfigOpts, url: str) -> None:
