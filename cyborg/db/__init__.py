@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place where transactions open: :func:`reader`, :func:`snapshot` and :func:`writer`.
 
-:func:`rows` and :func:`write` are for single statements.
+:func:`rows` and :func:`write` are for single statements, and so are :func:`read_one` and
+:func:`read_all`.
 
 Importing the package connects to no database; :func:`configure` names it, once per process.
 """
@@ -32,6 +33,7 @@ from cyborg.db import sqlite as sqlite_engine
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 M = TypeVar("M", bound=orm.DeclarativeBase)
 
 #: Attempts at a transaction that keeps losing races, before it is an error.
@@ -310,7 +312,9 @@ def statement() -> Iterator[orm.Session]:
             yield session
 
 
-def rows(statement: sa.Select[*tuple[Any, ...]], given: Mapping[str, Any]) -> list[Any]:
+def rows(
+    statement: sa.Select[*tuple[Any, ...]], given: Mapping[str, Any] = MappingProxyType({})
+) -> list[Any]:
     """What one statement that reads columns finds with the values ``given``, without a session.
 
     For what runs again and again: a session costs as much as running the statement does.
@@ -415,6 +419,32 @@ def _retry(function: Callable[P, R], seconds: Callable[[], float]) -> Callable[P
         raise errors.ServiceUnavailable("The request kept losing races; try it again.") from last
 
     return wrapper
+
+
+@contextlib.contextmanager
+def restarting(*more: type[Exception]) -> Iterator[None]:
+    """Restart the transaction if another has just made the same row, or removed one in use.
+
+    So it does for ``more`` errors.
+    """
+    try:
+        yield
+    except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError, *more) as exc:
+        raise RestartTransaction from exc
+
+
+@retry
+def read_one(query: sa.Select[T]) -> T | None:
+    """The first value that one SELECT finds, in a session of its own; None if it finds none."""
+    with reader() as session:
+        return session.scalar(query)
+
+
+@retry
+def read_all(query: sa.Select[T]) -> list[T]:
+    """The values that one SELECT finds, likewise."""
+    with reader() as session:
+        return list(session.scalars(query))
 
 
 class now_ms(sa.sql.functions.FunctionElement[int]):  # noqa: N801 - reads as an SQL function
