@@ -13,17 +13,13 @@ from cyborg.programming.held_operation import Held
 from cyborg.programming.states import Event
 
 
+@db.retry
 def cancel(uuid: str, asked_by: str) -> None:
     """End an operation as failed that has not begun to write; whoever carries it out stops.
 
     :raises NotFound: there is none
     :raises Conflict: it has begun to write, has ended, or restores what a guest has lost
     """
-    _cancel(uuid, asked_by)
-
-
-@db.retry
-def _cancel(uuid: str, asked_by: str) -> None:
     row = models.Operation
     with db.writer() as session:
         # The operation itself is read when nobody else changes it any more.

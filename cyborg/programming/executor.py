@@ -123,7 +123,7 @@ def _run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
 
 @db.retry
 def read(claim: work.Claim) -> Situation | None:
-    """What is to be done; None if there is nothing to do.
+    """The operation that is to be carried out, with all about it; None if there is none.
 
     A program that is lost gets an operation that restores it, unless there is another operation.
     """
@@ -191,18 +191,16 @@ def _image(conf: cfg.ConfigOpts, situation: Situation) -> tuple[glance.Image | N
         raise Refused(operations.INVALID, str(exc)) from exc
     except ka_exc.ClientException as exc:
         raise work.TryLater(clients.why_not("glance", exc)) from exc
-    try:
-        runs_already = image_match.check(
-            image,
-            what,
-            device=situation.device,
-            deployable=situation.deployable,
-            attributes=situation.attributes,
-        )
-    except image_match.Unfit as exc:
-        message = f"Image {image.uuid} does not fit: {exc}"
-        raise Refused(operations.INVALID, message) from exc
-    return image, runs_already
+    why_not = image_match.why_not(
+        image,
+        what,
+        device=situation.device,
+        deployable=situation.deployable,
+        attributes=situation.attributes,
+    )
+    if why_not:
+        raise Refused(operations.INVALID, f"Image {image.uuid} does not fit: {why_not}")
+    return image, image_match.is_run(image, what, situation.deployable)
 
 
 @db.retry
@@ -220,7 +218,10 @@ def withdraw(claim: work.Claim, image: glance.Image | None) -> bool:
         if deployable.program_mode is None:
             raise Refused(operations.INVALID, "Its driver does not program it any more.")
         what = program.of_operation(operation)
-        if _is_run(image, what, deployable) and not held.overwrites:
+        runs_already = (
+            image_match.is_run(image, what, deployable) if image else what.is_run_by(deployable)
+        )
+        if runs_already and not held.overwrites:
             if what.function_name is not None and deployable.function_name is None:
                 deployable.function_name = what.function_name
             held.move(operations.SUCCEEDED, f"The deployable runs {what} already.")
@@ -237,9 +238,10 @@ def withdraw(claim: work.Claim, image: glance.Image | None) -> bool:
 
 
 def _refuse_users(held: Held, deployable: models.Deployable, image: glance.Image | None) -> None:
-    """Return if nobody uses the deployable but who wants the program of its operation.
+    """Raise Refused if somebody uses the deployable who does not want its operation's program.
 
-    :raises Refused: somebody does, or nobody wants it any more
+    So it does if nobody wants it any more.
+
     :raises NotYet: a handle must be cleaned first of who has asked for a bind and has left
     """
     session, operation = held.session, held.operation
@@ -255,16 +257,11 @@ def _refuse_users(held: Held, deployable: models.Deployable, image: glance.Image
         raise work.NotYet(why_not)
 
 
-def _is_run(
-    image: glance.Image | None, what: program.Program, deployable: models.Deployable
-) -> bool:
-    if image is None:
-        return what.is_run_by(deployable)
-    return image_match.is_run(image, what, deployable)
+
 
 
 def _to_be_written(image: glance.Image | None, what: program.Program) -> tuple[str, dict[str, Any]]:
-    """How an image or a layout is called, and what is recorded of it until it is written.
+    """The name of an image or a layout, and what is recorded of it until it is written.
 
     :raises Refused: the data of the image cannot be verified
     """
@@ -279,10 +276,7 @@ def _to_be_written(image: glance.Image | None, what: program.Program) -> tuple[s
 
 
 def _check_those_who_wait(held: Held, image: glance.Image) -> None:
-    """Return if the program of an operation for binds would serve one of them.
-
-    :raises Refused: it would not, or none waits any more
-    """
+    """Raise Refused if the program of an operation for binds would serve none that waits."""
     row = held.deployable
     waiting = guard.waiting(held.session, held.operation, image)
     if not waiting or row is None:
@@ -323,10 +317,7 @@ def refuse(claim: work.Claim, refusal: Refused) -> None:
 
 
 def _refuse_drained(host: models.Host) -> None:
-    """Return if a deployable of the host may be programmed for a function pool.
-
-    :raises Refused: the host is drained
-    """
+    """Raise Refused if the host is drained, so that nothing is written for a function pool."""
     if host.drained:
         reason = f"Host {host.name} is drained, and nothing is written there for a function pool."
         raise Refused(operations.CONFLICT, reason)
@@ -417,24 +408,14 @@ def _step(situation: Situation) -> rpc.ProgramStep:
 def _dropping_reports(
     claim: work.Claim, situation: Situation, counter: int | None
 ) -> Iterator[Held]:
-    """Likewise; reports are dropped whose pass began before what the host has answered."""
+    """Likewise; reports are dropped whose pass began before the hardware ran what it runs now."""
+    host, seen = models.Host, situation.host
+    same = (host.id == seen.id, host.report_started == seen.report_started)
     with _holding(claim) as held:
         yield held
         if counter is not None:
-            _drop_reports(held.session, situation.host, counter)
-
-
-def _drop_reports(session: orm.Session, seen: models.Host, counter: int) -> None:
-    """Have those reports dropped whose pass began before the hardware ran what it runs now."""
-    host = models.Host
-    db.update(
-        session,
-        host,
-        host.id == seen.id,
-        host.report_started == seen.report_started,
-        host.report_counter < counter,
-        report_counter=counter,
-    )
+            older = host.report_counter < counter
+            db.update(held.session, host, *same, older, report_counter=counter)
 
 
 @db.retry
@@ -459,42 +440,46 @@ def end_well(claim: work.Claim, situation: Situation, answer: rpc.ProgramAnswer)
     :raises TryLater: a guest still has what it was to restore, or a layout is not reported yet
     """
     with _dropping_reports(claim, situation, answer.report_counter) as held:
-        image: dict[str, Any] = held.operation.image or {}
-        expected, shown = image["function_id"], answer.function
+        expected, shown = (held.operation.image or {})["function_id"], answer.function
         _await_handles(held, shown)
-        by: dict[str, Any] = {
-            "programmed_ms": operations.now(held.session),
-            "programmed_by": held.operation.asked_by,
-            "verified_by": answer.verified_by,
-        }
-        function, later = expected or shown or None, None
+        later = None
         if expected and shown is not None and not program.same(expected, shown):
             # What it runs now is recorded when a report says the same.
             reason = f"The host shows function {shown or 'none'} where the image has {expected}."
             later = held.fail(reason, operations.BROKEN, written=True)
         else:
-            text = f"Written, and verified by {answer.verified_by}."
-            is_blank = held.overwrites and held.operation.pool_uuid is None
-            # A blank image is no program that anybody asks for, or needs to have restored.
-            has_image = image["uuid"] is not None and not is_blank
-            its = {"bitstream_id": image["uuid"], "bitstream": image} if has_image else {}
-            runs = states.record(
-                function_id=function, function_name=image.get("function_name"), **its, **by
-            )
-            event = Event.BLANKED if is_blank and function is None else Event.VERIFIED
-            held.move(operations.SUCCEEDED, text, event, runs=runs, error=None)
-            held.note_written()
-            held.notify()
+            _succeed(held, expected or shown or None, answer.verified_by)
     if later:
         raise later
 
 
+def _succeed(held: Held, function: str | None, verified_by: str) -> None:
+    """Record that the deployable runs what was written, and that function."""
+    operation, image = held.operation, held.operation.image or {}
+    is_blank = held.overwrites and operation.pool_uuid is None
+    # A blank image is no program that anybody asks for, or needs to have restored.
+    has_image = image["uuid"] is not None and not is_blank
+    its = {"bitstream_id": image["uuid"], "bitstream": image} if has_image else {}
+    runs = states.record(
+        function_id=function,
+        function_name=image.get("function_name"),
+        programmed_ms=operations.now(held.session),
+        programmed_by=operation.asked_by,
+        verified_by=verified_by,
+        **its,
+    )
+    event = Event.BLANKED if is_blank and function is None else Event.VERIFIED
+    text = f"Written, and verified by {verified_by}."
+    held.move(operations.SUCCEEDED, text, event, runs=runs, error=None)
+    held.note_written()
+    held.notify()
+
+
 def _await_handles(held: Held, shown: str | None) -> None:
-    """Return unless the host has still to report the handles of the layout that it shows.
+    """Raise NotYet if the host has still to report the handles of the layout that it shows.
 
-    Until then those of the former layout are recorded, which must not be given out.
-
-    :raises NotYet: it has; each report has the operation looked at again
+    Until then those of the former layout are recorded, which must not be given out. Each report has
+    the operation looked at again.
     """
     row = held.deployable
     if row is None or row.missing or not layouts.has(row) or shown is None:

@@ -19,11 +19,11 @@ from cyborg.states import arq_states, availability
 def why_not(
     session: orm.Session, deployable: models.Deployable, what: program.Program
 ) -> str | None:
-    """Why a locked deployable may not be programmed, as a sentence, or None if it may.
+    """The reason why a locked deployable may not be programmed, or None if it may.
 
     ARQs that wait for this very program do not count, unless what runs now serves them: those may
     become Bound at any moment. Consumers in Placement that have no ARQ yet are found by
-    :func:`cyborg.programming.holders.refuse` and :func:`cyborg.programming.executor.run`.
+    :mod:`cyborg.programming.withdrawal`.
     """
     for arq in _keeping(session, deployable, what):
         return _sentence(arq, deployable)
@@ -36,7 +36,7 @@ def why_not(
 def is_being_cleaned(
     session: orm.Session, deployable: models.Deployable, what: program.Program
 ) -> bool:
-    """Whether :func:`why_not` names handles only that are cleaned without a write."""
+    """The handles that :func:`why_not` names are only such that are cleaned without a write."""
     if _keeping(session, deployable, what):
         return False
     return not any(handle.is_to_overwrite for handle, _ in _left(session, deployable))
@@ -55,7 +55,7 @@ def _keeping(
 def why_not_now(
     session: orm.Session, deployable: models.Deployable, what: program.Program
 ) -> str | None:
-    """Why what has been withdrawn for a program may not be written to it any more, or None.
+    """The reason why what has been withdrawn for a program may not be written any more, or None.
 
     A handle that was given back meanwhile is cleaned after that.
     """
@@ -65,21 +65,16 @@ def why_not_now(
     return None
 
 
-def awaiting(
-    session: orm.Session, operation: models.Operation, image: glance.Image | None = None
-) -> set[str]:
-    """The instances with a bind that waits for the program of an operation.
 
-    ``image`` is what was found for it, if that is not recorded yet.
-    """
-    found = waiting(session, operation, image)
-    return {arq.consumer_uuid for arq in found if arq.consumer_uuid}
 
 
 def waiting(
     session: orm.Session, operation: models.Operation, image: glance.Image | None = None
 ) -> list[models.Arq]:
-    """The ARQs whose binds wait for the program of an operation; see :func:`awaiting`."""
+    """The ARQs whose binds wait for the program of an operation.
+
+    ``image`` is what was found for it, if that is not recorded yet.
+    """
     row = models.Deployable
     found = session.scalar(sa.select(row.id).where(row.uuid == operation.deployable_uuid))
     what = program.of_operation(operation, image)
@@ -93,7 +88,7 @@ def instances(session: orm.Session, deployable: models.Deployable) -> set[str]:
 
 
 def is_used(session: orm.Session, deployable: models.Deployable) -> bool:
-    """Whether a guest holds a handle of a locked deployable; one that is being prepared counts."""
+    """A guest holds a handle of a locked deployable; one that is being prepared counts."""
     users = _users(session, deployable.id)
     return any(arq.attach_handle_id for arq in users)
 

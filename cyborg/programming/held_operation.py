@@ -41,16 +41,16 @@ class Held:
 
     @property
     def restores(self) -> bool:
-        """Whether the operation is to write again what the hardware has lost."""
+        """The operation is to write again what the hardware has lost."""
         return self.operation.asked_by == operations.RECOVERY
 
     @property
     def overwrites(self) -> bool:
-        """Whether the operation is to overwrite what guests have left, whatever runs now."""
+        """The operation is to overwrite what guests have left, whatever runs now."""
         return self.operation.asked_by == operations.CLEANING
 
     def why_used(self, written: program.Program) -> str | None:
-        """Who has the deployable, so that the program must not be written to it, or None."""
+        """The reason why the program must not be written: who has the deployable, or None."""
         if self.deployable is None:
             return None
         # The handles that guests have left wait for the operation that overwrites.
@@ -58,7 +58,7 @@ class Held:
         return check(self.session, self.deployable, written)
 
     def is_used(self) -> bool:
-        """Whether a guest has any of the deployable, or is being given it."""
+        """A guest has any of the deployable, or is being given it."""
         return self.deployable is not None and guard.is_used(self.session, self.deployable)
 
     def move(self, state: str, text: str, event: Event | None = None, **values: Any) -> None:
@@ -92,7 +92,7 @@ class Held:
         return None
 
     def note_written(self) -> None:
-        """Who waits for it has what it needs, and what guests had left in the deployable is gone.
+        """Note that who waits has what it needs, and what guests had left in it is gone.
 
         The latter is so after each write, also one that restores what others need: the handles that
         were left can be cleaned.

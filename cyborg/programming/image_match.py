@@ -1,42 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a bitstream is for a deployable, as the properties of its image say."""
+"""Match of a bitstream and a deployable, by the properties of its image."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base, value_checks
 from cyborg.peers import glance
 from cyborg.programming import program
 
 
-class Unfit(errors.CyborgError):
-    """The image is not for the deployable; the message says why."""
-
-
-def check(
-    image: glance.Image,
-    what: program.Program,
-    *,
-    device: models.Device,
-    deployable: models.Deployable,
-    attributes: Iterable[models.Attribute],
-) -> bool:
-    """Whether the deployable runs the image already, which fits it.
-
-    :raises Unfit: it does not fit
-    """
-    unfit = why_not(image, what, device=device, deployable=deployable, attributes=attributes)
-    if unfit:
-        raise Unfit(unfit)
-    return is_run(image, what, deployable)
-
-
 def is_run(image: glance.Image, what: program.Program, deployable: models.Deployable) -> bool:
-    """Whether the deployable runs what was asked for, which this image is.
+    """The deployable runs what was asked for, which this image is.
 
     A function's name that was not known until now may be recorded for it.
     """
@@ -57,7 +34,7 @@ def why_not(
     deployable: models.Deployable,
     attributes: Iterable[models.Attribute],
 ) -> str | None:
-    """Why the deployable cannot run the image: a sentence on the first property, or None.
+    """The reason why the deployable cannot run the image: the first property, or None.
 
     A property that the image does not have fits.
     """
@@ -87,7 +64,7 @@ def why_not(
 
 
 def why_other_function(image: glance.Image, what: program.Program) -> str | None:
-    """Why the image is not what was asked for, whatever deployable it is for."""
+    """The reason why the image is not what was asked for, whatever deployable it is for."""
     function, name = image.function_id, image.function_name
     if what.function_id and not (function and program.same(what.function_id, function)):
         return f"its {glance.FUNCTION_ID} is {function or 'not set'}, not {what.function_id}."
@@ -102,7 +79,7 @@ _FUNCTION = "FPGA_FUNCTION_ID_"
 
 
 class _Facts:
-    """What is known of a deployable, by the properties that bitstreams have."""
+    """Facts of a deployable, by the properties that bitstreams have."""
 
     def __init__(
         self,
@@ -135,7 +112,7 @@ class _Facts:
         return known is None or _plain(version) == _plain(known)
 
     def _is_card(self, board: str) -> bool:
-        """Whether a trait names the card so, such as ``CUSTOM_FPGA_INTEL_PAC_ARRIA10``."""
+        """A trait names the card so, such as ``CUSTOM_FPGA_INTEL_PAC_ARRIA10``."""
         end = "_" + board.upper().replace("-", "_").replace(" ", "_")
         cards = (trait for trait in self._traits if _REGION not in trait and _FUNCTION not in trait)
         return any(trait.endswith(end) for trait in cards)

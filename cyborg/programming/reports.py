@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report of its host means for the program of a deployable."""
+"""Reports of hosts, as far as they are about the program of a deployable."""
 
 from __future__ import annotations
 
@@ -124,12 +124,12 @@ def _found(row: models.Deployable) -> Event:
 
 
 def is_kept_for_guests(row: models.Deployable) -> bool:
-    """Whether the record of a deployable that is not programmed any more is kept for a guest."""
+    """The record of a deployable that is not programmed any more is kept for a guest."""
     return row.program_mode is None and not availability.is_blank(row)
 
 
 def _is_used(row: models.Deployable) -> bool:
-    """Whether somebody has what was programmed here, or asked for the function that is recorded."""
+    """Somebody has what was programmed here, or asked for the function that is recorded."""
     arqs = [handle.arq for handle in row.attach_handles if handle.arq]
     return _need(row, arqs)
 
@@ -147,14 +147,14 @@ def _is_needed(session: orm.Session, row: models.Deployable) -> bool:
 
 
 def _is_required(row: models.Deployable, shown: str) -> bool:
-    """Whether a guest requires what is shown, which it found while the driver alone knew it."""
+    """A guest requires what is shown, which it found while the driver alone knew it."""
     arqs = (handle.arq for handle in row.attach_handles if handle.arq)
     trait = program.function_trait(row.function_vendor, shown)
     return any(arq.state in models.SERVING and trait in arq.request.required for arq in arqs)
 
 
 def _asks_for(group: RequestGroup, row: models.Deployable) -> bool:
-    """Whether a group asks for a program, or for the trait of the function recorded of the row."""
+    """A group asks for a program, or for the trait of the function recorded of the row."""
     if program.of_group(group):
         return True
     if row.function_id is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known when an operation is carried out: its deployable, and all that belongs to it."""
+"""Facts for carrying an operation out: its deployable, and all that belongs to it."""
 
 from __future__ import annotations
 

@@ -3,25 +3,34 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
+import sqlalchemy as sa
+from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
 from cyborg import db, rpc, work
+from cyborg.common import errors
+from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.peers import glance
+from cyborg.peers import clients, glance
 from cyborg.placement import client, desired
-from cyborg.programming import guard, holders, operations
+from cyborg.programming import guard, operations, program
 from cyborg.programming.held_operation import Refused
 from cyborg.programming.situation import Situation
+
+LOG = logging.getLogger(__name__)
 
 #: Seconds that an operation waits for Placement to be updated, and between two looks.
 PLACEMENT_WAIT = 2.0
 _POLL = 0.05
 
+_HAS = "Consumer {} has an allocation of provider {} in Placement."
+
 
 def reserve(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> None:
-    """Return when Placement offers nothing of the deployable and nobody has any of it.
+    """Wait until Placement offers nothing of the deployable and nobody has any of it.
 
     :raises Refused: a consumer has an allocation of it
     :raises TryLater: Placement still offers it
@@ -32,7 +41,7 @@ def reserve(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> No
 
 
 def _await_placement(api: client.Client, claim: work.Claim, situation: Situation) -> None:
-    """Return when Placement offers nothing of the deployable, and nobody is about to offer it.
+    """Wait until Placement offers nothing of the deployable, and nobody is about to offer it.
 
     This thread must not update Placement itself: one that does already could have read the database
     before the inventory was to be withdrawn. Only that attempt is awaited. Others follow each other
@@ -66,7 +75,7 @@ def _await_placement(api: client.Client, claim: work.Claim, situation: Situation
 
 
 def _why_not_withdrawn(api: client.Client, provider: str, ours: set[str]) -> str | None:
-    """Why Placement may give out some of a provider, or None if it cannot."""
+    """The reason why Placement may give out some of a provider, or None if it cannot."""
     if desired.is_unsure(provider):
         # Until the next update of the host.
         return f"Placement may yet carry out what it was asked of provider {provider} before."
@@ -81,9 +90,8 @@ def refuse_consumers(
     situation: Situation,
     image: glance.Image | None = None,
 ) -> None:
-    """Return when only those have an allocation who wait for what is to be written.
+    """Raise Refused if a consumer has an allocation that does not wait for what is to be written.
 
-    :raises Refused: another consumer has one
     :raises NotYet: the same, but the operation overwrites, or all who have one have asked for it
         and left, and others still want it: Nova gives the allocation of an instance back a little
         later than its ARQs
@@ -91,18 +99,53 @@ def refuse_consumers(
     if situation.operation.asked_by == operations.RECOVERY:
         return
     provider = situation.deployable.rp_uuid
-    consumers, left = api.consumers(provider), set[str]()
+    consumers, left = set(api.allocations(provider)), set[str]()
     with db.reader() as session:
         operation = operations.active_on(session, claim.key)
         if operation is not None:
-            waiting = guard.awaiting(session, operation, image)
-            consumers = consumers - waiting
+            waiting = {arq.consumer_uuid for arq in guard.waiting(session, operation, image)}
+            consumers -= waiting
             if waiting or not operations.is_for_binds(operation):
                 users = guard.instances(session, situation.deployable)
                 left = operations.instances(operation) - users
     if not consumers:
         return
-    who = holders.sentence(min(consumers), provider)
+    who = _HAS.format(min(consumers), provider)
     if situation.operation.asked_by == operations.CLEANING or consumers <= left:
         raise work.NotYet(who)
     raise Refused(operations.CONFLICT, who)
+
+
+def refuse_held(conf: cfg.ConfigOpts, deployable_uuid: str, what: program.Program) -> None:
+    """Raise Conflict if Placement says at once that a consumer without an ARQ has the deployable.
+
+    It is asked again before anything is written, also if it does not answer now.
+    """
+    found = _read(deployable_uuid, what) if clients.configured(conf, "placement") else None
+    if found is None:
+        return
+    provider, known = found
+    try:
+        others = client.Client(conf).allocations(provider).keys() - known
+    except (errors.CyborgError, ka_exc.ClientException) as exc:
+        LOG.warning("Placement cannot be asked who has provider %s: %s", provider, exc)
+        return
+    if others:
+        raise errors.Conflict(
+            f"Deployable {deployable_uuid} cannot be programmed: "
+            + _HAS.format(min(others), provider)
+        )
+
+
+def _read(deployable_uuid: str, what: program.Program) -> tuple[str, set[str]] | None:
+    """The provider, and the instances that the database knows; None if nothing would be written."""
+    row = models.Deployable
+    with db.reader() as session:
+        found = session.scalar(sa.select(row).where(row.uuid == deployable_uuid))
+        if found is None or found.program_mode is None or not found.is_settled:
+            return None
+        if what.is_run_by(found) or what.may_be_run_by(found):
+            return None
+        if operations.active_on(session, deployable_uuid) is not None:
+            return None
+        return found.rp_uuid, guard.instances(session, found)

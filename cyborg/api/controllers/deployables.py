@@ -21,7 +21,7 @@ from cyborg.db.paging import Page
 from cyborg.inventory import attributes, query
 from cyborg.policy.rules import deployable as policies
 from cyborg.policy.rules import operation as operation_policies
-from cyborg.programming import holders, operations, program
+from cyborg.programming import operations, program, withdrawal
 
 _SINCE = versions.REGULAR
 #: What is read by who may not see hosts.
@@ -111,7 +111,7 @@ def _ask(request: Request, uuid: str, body: Mapping[str, str]) -> models.Operati
     stored = {} if image is None else {"image_uuid": arguments.stored_uuid(image)}
     layout = body.get("layout")
     what = program.Program(**({**body, **stored} if layout is None else {"function_id": layout}))
-    holders.refuse(request.conf, uuid, what)
+    withdrawal.refuse_held(request.conf, uuid, what)
     by = f"user {request.caller.user_id}"
     return operations.ask(uuid, what, by, is_layout=layout is not None)
 
