@@ -77,7 +77,7 @@ def take_stock(
 
 
 def _is_open(state: desired.HostState, uuid: str, *, unwritten: bool) -> bool:
-    """Whether its allocations are still to be explained."""
+    """The provider has allocations that are still to be explained."""
     known = state.records.get(uuid)
     if known is None or known.withheld is not None:
         return uuid in state.providers
@@ -96,7 +96,7 @@ def _reason(foreign: Collection[str]) -> str:
 
 @db.retry
 def _arqs(providers: Collection[str]) -> dict[tuple[str, str], int]:
-    """How many ARQs each instance has of each provider."""
+    """The number of ARQs that each instance has of each provider."""
     arq = models.Arq
     pair = (arq.device_rp_uuid, arq.consumer_uuid)
     query = (
@@ -104,8 +104,7 @@ def _arqs(providers: Collection[str]) -> dict[tuple[str, str], int]:
         .where(arq.device_rp_uuid.in_(providers), arq.consumer_uuid.is_not(None))
         .group_by(*pair)
     )
-    with db.reader() as session:
-        return {(str(rp), str(instance)): number for rp, instance, number in session.execute(query)}
+    return {(str(rp), str(instance)): number for rp, instance, number in db.rows(query)}
 
 
 @db.retry
@@ -114,20 +113,11 @@ def _record(state: desired.HostState, uuid: str, before: str | None, reason: str
     row, name = models.ResourceProvider, state.providers[uuid].name
     same = row.withheld.is_not_distinct_from(before)
     with db.writer() as session:
-        if db.update(session, row, row.uuid == uuid, same, withheld=reason):
-            pass
-        elif session.scalar(sa.select(row.id).where(row.uuid == uuid)) is not None:
-            return
-        else:
-            session.add(
-                row(
-                    uuid=uuid,
-                    name=name,
-                    host_id=state.host_id,
-                    withheld=reason,
-                    written=desired.NOTHING_WRITTEN,
-                )
-            )
+        if not db.update(session, row, row.uuid == uuid, same, withheld=reason):
+            if session.scalar(sa.select(row.id).where(row.uuid == uuid)) is not None:
+                return
+            new = {"uuid": uuid, "name": name, "written": desired.NOTHING_WRITTEN}
+            session.add(row(host_id=state.host_id, withheld=reason, **new))
     if reason:
         LOG.warning("Nothing of provider %s (%s) is given out: %s", name, uuid, reason)
     else:
@@ -147,9 +137,6 @@ def accept(uuid: str) -> str:
         if found is None or found.withheld is None:
             raise errors.NotFound.of("Withheld resource provider", uuid=uuid)
         reason, found.withheld = found.withheld, None
-        work.want(
-            session,
-            work.PLACEMENT,
-            session.scalars(sa.select(host.name).where(host.id == found.host_id)),
-        )
+        its_host = sa.select(host.name).where(host.id == found.host_id)
+        work.want(session, work.PLACEMENT, session.scalars(its_host))
         return reason

@@ -63,7 +63,7 @@ def sweep_names(conf: cfg.ConfigOpts) -> None:
 
 
 def _words_of_flavors(conf: cfg.ConfigOpts) -> str:
-    """What Nova's flavors ask for, beside their device profiles too."""
+    """The words that Nova's flavors ask for, beside their device profiles too."""
     if not clients.configured(conf, "nova"):
         return ""
     specs = (each for _, specs in nova.flavors(conf) for each in specs.items())
@@ -127,6 +127,6 @@ def _want(ids: list[int], due: sa.ColumnElement[bool], in_full: float) -> None:
 
 
 def _began(host_id: int, then_ms: int, now_ms: int, seconds: float) -> bool:
-    """Whether an interval of the host has begun since then."""
+    """An interval of the host has begun since then."""
     offset, length_ms = host_id * _APART, int(seconds * 1000)
     return (then_ms + offset) // length_ms < (now_ms + offset) // length_ms

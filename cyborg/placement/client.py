@@ -114,7 +114,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Whose an allocation is, as Placement keeps it."""
+    """The owner of an allocation, as Placement keeps it."""
 
     project_id: str
     user_id: str
@@ -122,13 +122,13 @@ class Owner:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is a consumer of an allocation of Cyborg's."""
+        """The consumer is one of an allocation of Cyborg's."""
         return self.consumer_type.startswith(OWN_TYPES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a consumer has: amounts by resource class, by provider."""
+    """The allocation of a consumer: amounts by resource class, by provider."""
 
     amounts: Mapping[str, Mapping[str, int]]
     owner: Owner
@@ -149,7 +149,7 @@ class Combinations:
 
 @dataclass(slots=True)
 class _Known:
-    """What this process knows of one Placement and need not ask again."""
+    """Facts of one Placement that this process need not ask again."""
 
     names: set[str] = field(default_factory=set)
     #: Held by the thread that makes a name, so that others do not make it too.
@@ -217,7 +217,7 @@ class Client:
         )
 
     def is_withdrawn(self, uuid: str, classes: Collection[str]) -> bool:
-        """Whether everything of these resource classes is reserved on the provider.
+        """Everything of these resource classes is reserved on the provider.
 
         :raises NotFound: there is no such provider
         """
@@ -226,12 +226,8 @@ class Client:
         ours = (inv for name, inv in found.items() if name in classes)
         return all(inv.reserved >= inv.total for inv in ours)
 
-    def consumers(self, uuid: str) -> set[str]:
-        """The uuids of all consumers that have an allocation of the provider."""
-        return set(self.allocations(uuid))
-
     def allocations(self, uuid: str) -> dict[str, dict[str, int]]:
-        """What each consumer has of the provider: amounts by resource class, by consumer.
+        """The allocations of the provider: amounts by resource class, by consumer.
 
         :raises NotFound: there is no such provider
         """
@@ -257,7 +253,7 @@ class Client:
         self._call("PUT", path, {"allocations": kept, **who})
 
     def find_held(self, consumer: str) -> Held | None:
-        """What a consumer has; None if it has nothing."""
+        """The allocation of a consumer; None if it has nothing."""
         found = self._call(
             "GET", f"/allocations/{consumer}", shape=_HELD_BY, microversion=_WITH_TYPES
         )
@@ -296,7 +292,7 @@ class Client:
     def find_candidates(
         self, groups: Sequence[RequestGroup], limit: int, root: str | None = None
     ) -> Combinations:
-        """Where all groups have room together, below the provider ``root`` if that is given."""
+        """The places where all groups have room, below the provider ``root`` if that is given."""
         try:
             return self._find_candidates(groups, limit, root)
         except Refused:
@@ -318,25 +314,7 @@ class Client:
             if root is not None:
                 query[f"in_tree_{number}"] = root
         found = self._call("GET", "/allocation_candidates", shape=_CANDIDATES, query=query)
-        free: dict[str, dict[str, int]] = {
-            uuid: {
-                name: amount["capacity"] - amount["used"]
-                for name, amount in summary["resources"].items()
-            }
-            for uuid, summary in found["provider_summaries"].items()
-        }
-        with answers.reading("Placement"):
-            providers = [
-                tuple(request["mappings"][f"_{number}"][0] for number in range(len(groups)))
-                for request in found["allocation_requests"]
-            ]
-            if not {uuid for uuids in providers for uuid in uuids} <= free.keys():
-                raise LookupError("a provider without a summary")
-            used = {
-                uuid: sum(amount["used"] for amount in summary["resources"].values())
-                for uuid, summary in found["provider_summaries"].items()
-            }
-            return Combinations(providers=providers, free=free, used=used)
+        return _combinations(found, len(groups))
 
     def create_provider(self, name: str, uuid: str | None, parent_uuid: str | None) -> int:
         """Make a provider, a root if it has no parent, and return its generation."""
@@ -437,16 +415,10 @@ class Client:
         ]
 
     def _call(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        shape: Any = None,
-        query: dict[str, str] | None = None,
-        microversion: str = _MICROVERSION,
+        self, method: str, path: str, body: Any = None, *, shape: Any = None, **how: Any
     ) -> Any:
-        response = self._send(method, path, body, query=query, microversion=microversion)
+        """The document of that shape that :meth:`_send` is answered."""
+        response = self._send(method, path, body, **how)
         return None if shape is None else answers.document(response, shape)
 
     def _send(
@@ -468,6 +440,26 @@ class Client:
         if response.status_code >= HTTPStatus.BAD_REQUEST:
             raise _error(f"{method} {path}", response)
         return response
+
+
+def _combinations(found: Any, groups: int) -> Combinations:
+    """The candidates for so many groups, as Placement has answered."""
+    its = {uuid: each["resources"] for uuid, each in found["provider_summaries"].items()}
+    with answers.reading("Placement"):
+        providers = [
+            tuple(request["mappings"][f"_{number}"][0] for number in range(groups))
+            for request in found["allocation_requests"]
+        ]
+        if not {uuid for uuids in providers for uuid in uuids} <= its.keys():
+            raise LookupError("a provider without a summary")
+    return Combinations(
+        providers=providers,
+        free={
+            uuid: {name: each["capacity"] - each["used"] for name, each in amounts.items()}
+            for uuid, amounts in its.items()
+        },
+        used={uuid: sum(each["used"] for each in has.values()) for uuid, has in its.items()},
+    )
 
 
 def _root_first(found: list[Listed], root_name: str) -> bool:

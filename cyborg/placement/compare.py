@@ -43,23 +43,14 @@ def compare_all(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Comparison]]:
 
 def host_names() -> Iterator[str]:
     """The names of all hosts, in order."""
-    last = ""
-    while names := _names_after(last):
+    name, last = models.Host.name, ""
+    query = sa.select(name).order_by(name).limit(_PAGE)
+    while names := db.read_all(query.where(name > last)):
         for last in names:
             yield last
 
 
-@db.retry
-def _names_after(last: str) -> list[str]:
-    name = models.Host.name
-    query = sa.select(name).where(name > last).order_by(name).limit(_PAGE)
-    with db.reader() as session:
-        return list(session.scalars(query))
-
-
-def compare_host(
-    conf: cfg.ConfigOpts, host_name: str, most: int | None = None
-) -> Comparison:
+def compare_host(conf: cfg.ConfigOpts, host_name: str, most: int | None = None) -> Comparison:
     """Read all our providers below a host's root, and describe how they differ from the database.
 
     A difference counts only if it is seen twice and no work on the host is pending: what is just
@@ -86,9 +77,7 @@ def compare_host(
     return Comparison(in_progress=True)
 
 
-def _differences(
-    api: client.Client, state: desired.HostState, most: int | None
-) -> Iterator[str]:
+def _differences(api: client.Client, state: desired.HostState, most: int | None) -> Iterator[str]:
     listed = api.find_tree(state.root_name)
     if not listed and state.providers:
         yield f"There is no root provider {state.root_name}, and so none of those below it."
@@ -101,8 +90,7 @@ def _differences(
     if listed and had and (root := listed[0].uuid) not in had:
         yield f"Root provider {state.root_name} has uuid {root} instead of {', '.join(had)}."
     wanted = state.below(listed[0].uuid if listed else None)
-    ours = {uuid: each.ours for uuid, each in state.records.items()}
-    steps = tree.plan(_without(wanted, unread), actual, _without(ours, unread))
+    steps = tree.plan(_without(wanted, unread), actual, _without(state.ours(), unread))
     yield from _sentences(state, actual, steps)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the database says of a host's providers: how they should be, and what we have written.
+"""Providers of a host by the database: how they should be, and what we have written.
 
 Reading a host takes a constant number of statements, and so does recording it.
 """
@@ -22,6 +22,9 @@ from cyborg.placement import client, tree
 from cyborg.states import availability
 
 LOG = logging.getLogger(__name__)
+
+_PROVIDER, _DEPLOYABLE = models.ResourceProvider, models.Deployable
+_DEVICE, _HOST = models.Device, models.Host
 
 #: Of what is written to a provider: that we do not know whether it is.
 _UNSURE = "unsure"
@@ -56,7 +59,7 @@ class Record:
     parent_uuid: str | None = None
 
     def has(self, provider: tree.Provider) -> bool:
-        """Whether what we set on it equals what that provider has."""
+        """The things that we set on it are just those that the given provider has."""
         ours = {name: inv for name, inv in self.inventories.items() if name in self.ours.classes}
         return ours == dict(provider.inventories) and self.ours.traits == provider.traits
 
@@ -81,6 +84,10 @@ class HostState:
             uuid: replace(provider, parent_uuid=provider.parent_uuid or root_uuid)
             for uuid, provider in self.providers.items()
         }
+
+    def ours(self) -> dict[str, tree.Ours]:
+        """The things that we set on each provider, by its uuid."""
+        return {uuid: record.ours for uuid, record in self.records.items()}
 
     def roots(self) -> set[str]:
         """The root providers below which its providers were left: one, as long as it stays."""
@@ -119,7 +126,9 @@ def read(host_name: str) -> HostState | None:
             name=host.name,
             root_name=host.node,
             providers=_providers(session, host.id),
-            records=_records(session, host.id),
+            records={
+                row.uuid: _record(row) for row in session.scalars(_RECORDS, {"host": host.id})
+            },
             removed=host.removed,
         )
 
@@ -161,6 +170,8 @@ _IS_MISSING = models.AttachHandle.missing
 #: Whoever has it has no claim in Placement for it.
 _IS_UNCLAIMED = models.Arq.allocation_missed_ms.is_not(None)
 _IS_UNUSABLE = sa.or_(_IS_MISSING, models.AttachHandle.is_left, _IS_UNCLAIMED)
+#: Of each deployable's handles that ARQs hold: the number of those that are gone, and of all that
+#: are no use, which are also those that wait to be cleaned, or that nobody claims in Placement.
 _HANDLES = (
     sa.select(
         models.AttachHandle.deployable_id,
@@ -176,15 +187,18 @@ _HANDLES = (
 
 def _providers(session: orm.Session, host_id: int) -> tree.Tree:
     classes, traits, units = _classes_traits_and_units(session, host_id)
-    held = _held(session, host_id)
+    held = {
+        row_id: (int(missing), int(unusable))
+        for row_id, missing, unusable in session.execute(_HANDLES, {"host": host_id})
+    }
     providers: dict[str, tree.Provider] = {}
     for row in session.execute(_DEPLOYABLES, {"host": host_id}):
         row_id, uuid, parent_uuid, name, accelerators, on_offer, tainted = row
-        its = held.get(row_id, _NOT_HELD)
-        total = accelerators + its.missing
+        missing, unusable = held.get(row_id, (0, 0))
+        total = accelerators + missing
         inventory = tree.Inventory(
             total=total,
-            reserved=min(its.unusable, total),
+            reserved=min(unusable, total),
             min_unit=units.get(row_id, 1),
             max_unit=total,
             step_size=units.get(row_id, 1),
@@ -223,57 +237,30 @@ def _classes_traits_and_units(
     return classes, traits, units
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """Of a deployable's handles that ARQs hold: those that are gone, and all that are no use.
-
-    The second number holds the first, the handles that wait for their host to clean them, and those
-    that are in use and that nobody claims in Placement.
-    """
-
-    missing: int
-    unusable: int
-
-
-_NOT_HELD = _Held(0, 0)
-
-
-def _held(session: orm.Session, host_id: int) -> dict[int, _Held]:
-    """By deployable id."""
-    rows = session.execute(_HANDLES, {"host": host_id})
-    return {row_id: _Held(int(missing), int(unusable)) for row_id, missing, unusable in rows}
-
-
 def _records_of_host() -> sa.Select[models.ResourceProvider]:
-    row, deployable, device = models.ResourceProvider, models.Deployable, models.Device
-    ours = (
-        sa.select(row.id)
-        .outerjoin(deployable, deployable.rp_uuid == row.uuid)
-        .outerjoin(device, device.id == deployable.device_id)
-        .where(row.host_id == _WHICH, sa.or_(device.id.is_(None), device.host_id == _WHICH))
-    )
-    reported = (
-        sa.select(row.id)
-        .join(deployable, deployable.rp_uuid == row.uuid)
-        .join(device, device.id == deployable.device_id)
-        .where(device.host_id == _WHICH)
-    )
-    # An OR instead of the UNION would read both tables from end to end.
-    ids = sa.union(ours, reported).subquery()
-    return sa.select(row).join(ids, ids.c.id == row.id)
-
-
-_RECORDS = _records_of_host()
-
-
-def _records(session: orm.Session, host_id: int) -> dict[str, Record]:
     """The host's rows, and those that another host left for providers that are this host's now.
 
     Likewise a row of this host is left out if another host has the deployable now: the allocations
     of the provider move there with it.
     """
-    found = session.scalars(_RECORDS, {"host": host_id})
-    return {row.uuid: _record(row) for row in found}
+    ours = (
+        sa.select(_PROVIDER.id)
+        .outerjoin(_DEPLOYABLE, _DEPLOYABLE.rp_uuid == _PROVIDER.uuid)
+        .outerjoin(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
+        .where(_PROVIDER.host_id == _WHICH, sa.or_(_DEVICE.id.is_(None), _DEVICE.host_id == _WHICH))
+    )
+    reported = (
+        sa.select(_PROVIDER.id)
+        .join(_DEPLOYABLE, _DEPLOYABLE.rp_uuid == _PROVIDER.uuid)
+        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
+        .where(_DEVICE.host_id == _WHICH)
+    )
+    # An OR instead of the UNION would read both tables from end to end.
+    ids = sa.union(ours, reported).subquery()
+    return sa.select(_PROVIDER).join(ids, ids.c.id == _PROVIDER.id)
+
+
+_RECORDS = _records_of_host()
 
 
 def _record(row: models.ResourceProvider) -> Record:
@@ -296,12 +283,9 @@ def _record(row: models.ResourceProvider) -> Record:
     )
 
 
-@db.retry
 def is_unsure(uuid: str) -> bool:
-    """Whether Placement may still carry out a request about a provider that was made before."""
-    row = models.ResourceProvider
-    with db.reader() as session:
-        written = session.scalar(sa.select(row.written).where(row.uuid == uuid))
+    """Placement may still carry out a request about the provider that was made before."""
+    written = db.read_one(sa.select(_PROVIDER.written).where(_PROVIDER.uuid == uuid))
     return bool(written and written.get(_UNSURE, False))
 
 
@@ -318,9 +302,8 @@ def claim(state: HostState, asked: Collection[str], hold: Hold) -> None:
     for uuid, provider in state.providers.items():
         record = state.records.get(uuid)
         ours = tree.Ours.of(provider) | (record.ours if record is not None else tree.Ours())
-        values = _values(state, provider, ours, generation=None)
-        if uuid in asked or (record is not None and record.unsure):
-            values["written"][_UNSURE] = True
+        is_unsure = uuid in asked or (record is not None and record.unsure)
+        values = _values(state, provider, ours, None, unsure=is_unsure)
         if record is None:
             new.append({"uuid": uuid, **values})
         elif uuid in asked or record.host_id != state.host_id or ours != record.ours:
@@ -328,7 +311,7 @@ def claim(state: HostState, asked: Collection[str], hold: Hold) -> None:
     if new or known:
         with db.writer() as session:
             if new:
-                session.execute(sa.insert(models.ResourceProvider), new)
+                session.execute(_INSERT, new)
             if known:
                 session.execute(_UPDATE, known)
             hold(session)
@@ -358,9 +341,7 @@ def record(
         ours &= tree.Ours.of(provider)
         before = known and uuid not in asked and (known.generation, known.ours, known.parent_uuid)
         if before != (provider.generation, ours, provider.parent_uuid):
-            values = _values(state, provider, ours, generation=provider.generation)
-            if uuid in unsure:
-                values["written"][_UNSURE] = True
+            values = _values(state, provider, ours, provider.generation, unsure=uuid in unsure)
             tainted = TAINT in provider.traits
             changed.append({"row_uuid": uuid, **values, "tainted": tainted})
     if changed or deleted:
@@ -373,14 +354,13 @@ def record(
 
 
 def _record_deleted(session: orm.Session, host_id: int, deleted: Collection[str]) -> None:
-    row, device, deployable = models.ResourceProvider, models.Device, models.Deployable
-    db.delete(session, row, row.uuid.in_(deleted), row.host_id == host_id)
+    db.delete(session, _PROVIDER, _PROVIDER.uuid.in_(deleted), _PROVIDER.host_id == host_id)
     # A host that has reported one of them meanwhile may have made it just before we deleted it.
     new_hosts = (
         sa.select(models.Host.name)
-        .join(device, device.host_id == models.Host.id)
-        .join(deployable, deployable.device_id == device.id)
-        .where(deployable.rp_uuid.in_(deleted))
+        .join(_DEVICE, _DEVICE.host_id == models.Host.id)
+        .join(_DEPLOYABLE, _DEPLOYABLE.device_id == _DEVICE.id)
+        .where(_DEPLOYABLE.rp_uuid.in_(deleted))
     )
     work.want(session, work.PLACEMENT, session.scalars(new_hosts))
 
@@ -388,9 +368,9 @@ def _record_deleted(session: orm.Session, host_id: int, deleted: Collection[str]
 @db.retry
 def set_node(state: HostState, node: str) -> None:
     """Record that the host's root provider has another name than its agent has reported."""
-    host = models.Host
     with db.writer() as session:
-        db.update(session, host, host.id == state.host_id, host.node == state.root_name, node=node)
+        same = (_HOST.id == state.host_id, _HOST.node == state.root_name)
+        db.update(session, _HOST, *same, node=node)
 
 
 @db.retry
@@ -399,22 +379,27 @@ def forget(state: HostState) -> bool:
 
     A host that has reported since then is kept.
     """
-    host, record = models.Host, models.ResourceProvider
     with db.writer() as session:
-        left = sa.select(record.id).where(record.host_id == state.host_id).limit(1)
+        left = sa.select(_PROVIDER.id).where(_PROVIDER.host_id == state.host_id).limit(1)
         if session.scalar(left) is not None:
             return False
-        if db.delete(session, host, host.id == state.host_id, host.removed.is_(True)):
+        if db.delete(session, _HOST, _HOST.id == state.host_id, _HOST.removed.is_(True)):
             LOG.info("Forgot host %s, which was removed", state.name)
         return True
 
 
 _TABLE = cast(sa.Table, models.ResourceProvider.__table__)
+_INSERT = sa.insert(models.ResourceProvider)
 _UPDATE = sa.update(_TABLE).where(_TABLE.c.uuid == sa.bindparam("row_uuid"))
 
 
 def _values(
-    state: HostState, provider: tree.Provider, ours: tree.Ours, *, generation: int | None
+    state: HostState,
+    provider: tree.Provider,
+    ours: tree.Ours,
+    generation: int | None,
+    *,
+    unsure: bool,
 ) -> dict[str, Any]:
     own = {name: asdict(inv) for name, inv in provider.inventories.items() if name in ours.classes}
     others = provider.inventories.keys() - ours.classes
@@ -424,6 +409,7 @@ def _values(
         "generation": generation,
         "written": {
             "parent": provider.parent_uuid,
+            _UNSURE: unsure,
             # Claimed and not written yet: only the name matters.
             "inventories": dict.fromkeys(ours.classes) | own,
             "traits": sorted(ours.traits),

@@ -52,7 +52,7 @@ def load_app(state_dir: pathlib.Path) -> WSGIApplication:
     trait._TRAITS_SYNCED = False  # noqa: SLF001 - true for the last database only
     resource_class._RESOURCE_CLASSES_SYNCED = False  # noqa: SLF001
     migration.upgrade("head")
-    return _OneWriter(_AsService(deploy.loadapp(conf)))
+    return _ForCyborg(deploy.loadapp(conf))
 
 
 def _options(path: pathlib.Path) -> cfg.ConfigOpts:
@@ -81,26 +81,19 @@ def _bind(conf: cfg.ConfigOpts) -> None:
     db_api.placement_context_manager.patch_factory(manager)
 
 
-class _AsService:
-    """Gives the administrator of ``noauth2`` the role that Cyborg's user has in a cloud too."""
+class _ForCyborg:
+    """Gives the administrator of ``noauth2`` the role that Cyborg's user has in a cloud too.
 
-    def __init__(self, app: WSGIApplication) -> None:
-        self._app = app
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if environ.get("HTTP_X_AUTH_TOKEN") == _TOKEN:
-            environ.setdefault("HTTP_X_ROLES", "admin,service")
-        return self._app(environ, start_response)
-
-
-class _OneWriter:
-    """Lets one request write at a time: SQLite has one writer, and makes others fail."""
+    It lets one request write at a time: SQLite has one writer, and makes others fail.
+    """
 
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if environ.get("HTTP_X_AUTH_TOKEN") == _TOKEN:
+            environ.setdefault("HTTP_X_ROLES", "admin,service")
         if environ["REQUEST_METHOD"] in {"GET", "HEAD"}:
             return self._app(environ, start_response)
         with self._lock:

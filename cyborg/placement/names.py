@@ -33,12 +33,10 @@ def note(path: str, host_name: str | None) -> None:
         db.upsert(session, _ROW, [new], key=["path"], update=due)
 
 
-@db.retry
 def made_for(host_name: str) -> frozenset[str]:
     """The names that were made for a host and are not swept yet."""
-    query = sa.select(_ROW.path).where(_ROW.host_name == host_name)
-    with db.reader() as session:
-        return frozenset(path.rpartition("/")[2] for path in session.scalars(query))
+    paths = db.read_all(sa.select(_ROW.path).where(_ROW.host_name == host_name))
+    return frozenset(path.rpartition("/")[2] for path in paths)
 
 
 def unnamed() -> list[str]:

@@ -66,33 +66,23 @@ def sync_host(
         if state is None or not (state.providers or state.records or state.removed):
             return
         if not (state.providers or state.records):
-            _forget(state)
+            if not desired.forget(state):
+                raise work.TryLater(
+                    f"Another host has yet to take over a provider of host {state.name}."
+                )
             return
-        outcome = _reconcile(conf, api, state, checkpoint, hold)
-        if outcome.conflicts:
+        try:
+            _reconcile(conf, api, state, checkpoint, hold)
+        except _Changed:
             LOG.info("The providers of host %s changed meanwhile; reading them again", host_name)
-        elif outcome.failures:
-            raise work.TryLater(" ".join(outcome.failures))
-        elif not state.removed:
-            return
+        else:
+            if not state.removed:
+                return
     raise work.TryLater(f"The providers of host {host_name} kept changing while being synced.")
 
 
-def _forget(state: desired.HostState) -> None:
-    if not desired.forget(state):
-        raise work.TryLater(f"Another host has yet to take over a provider of host {state.name}.")
-
-
-@dataclass(slots=True, kw_only=True)
-class _Outcome:
-    """The result of the steps: the providers as they are now, and the steps that failed."""
-
-    seen: dict[str, tree.Provider]
-    #: Those about which a request may still be carried out.
-    unanswered: set[str] = field(default_factory=set)
-    deleted: set[str] = field(default_factory=set)
-    failures: list[str] = field(default_factory=list)
-    conflicts: bool = False
+class _Changed(Exception):
+    """The providers are not as they were read, and are read again."""
 
 
 def _reconcile(
@@ -101,58 +91,65 @@ def _reconcile(
     state: desired.HostState,
     checkpoint: Checkpoint,
     hold: desired.Hold,
-) -> _Outcome:
+) -> None:
     listed = api.find_tree(state.root_name)
-    if not listed and _is_named_like_host(api, state):
-        desired.set_node(state, state.name)
-        return _Outcome(seen={}, conflicts=True)
-    if not listed and state.providers:
-        return _make_root(conf, api, state, checkpoint)
+    if not listed:
+        _find_root(conf, api, state, checkpoint)
+    actual = _read(api, state, listed)
+    # Those that are not below this root may be elsewhere.
+    withheld = (uuid for uuid, record in state.records.items() if record.withheld is not None)
+    if adoption.take_stock(api, state, {*actual, *withheld}):
+        raise _Changed
+    wanted = state.below(listed[0].uuid if listed else None)
+    unsure = {uuid for uuid, record in state.records.items() if record.unsure}
+    steps = tree.plan(wanted, actual, state.ours(), unsure)
+    asked = {step.uuid for step in steps if tree.sets(step)}
+    checkpoint()
+    desired.claim(state, asked, hold)
+    run = _Run(api=api, state=state, unsure=unsure, checkpoint=checkpoint, seen=dict(actual))
     try:
-        # Read only if the generation has changed or is not known.
-        actual = {
+        run.apply(steps)
+    finally:
+        # Also of those that were done when one of them failed.
+        checkpoint()
+        answered = {uuid: run.seen[uuid] for uuid in run.seen.keys() - run.unanswered}
+        still = {
+            uuid
+            for uuid in unsure
+            if uuid not in answered
+            or actual.get(uuid, answered[uuid]).generation == answered[uuid].generation
+        }
+        desired.record(state, answered, run.deleted, asked, still, hold)
+    if run.conflicts:
+        raise _Changed
+    if run.failures:
+        raise work.TryLater(" ".join(run.failures))
+
+
+def _read(
+    api: client.Client, state: desired.HostState, listed: Sequence[client.Listed]
+) -> dict[str, tree.Provider]:
+    """The providers of the host, each read only if its generation has changed or is not known."""
+    try:
+        return {
             found.uuid: state.as_left(found) or api.read_provider(found)
             for found in listed
             if found.uuid in state.records or found.uuid in state.providers
         }
-    except (client.GenerationConflict, client.NotFound):
-        return _Outcome(seen={}, conflicts=True)
-    # Those that are not below this root may be elsewhere.
-    withheld = (uuid for uuid, record in state.records.items() if record.withheld is not None)
-    if adoption.take_stock(api, state, {*actual, *withheld}):
-        return _Outcome(seen={}, conflicts=True)
-    wanted = state.below(listed[0].uuid if listed else None)
-    ours = {uuid: record.ours for uuid, record in state.records.items()}
-    unsure = {uuid for uuid, record in state.records.items() if record.unsure}
-    steps = tree.plan(wanted, actual, ours, unsure)
-    asked = {step.uuid for step in steps if tree.sets(step)}
-    before = {uuid: provider.generation for uuid, provider in actual.items()}
-    checkpoint()
-    desired.claim(state, asked, hold)
-    run = _Run(api, state, actual, unsure, checkpoint)
-    try:
-        return run.apply(steps)
-    finally:
-        # Also of those that were done when one of them failed.
-        checkpoint()
-        seen, unanswered = run.outcome.seen, run.outcome.unanswered
-        answered = {uuid: seen[uuid] for uuid in seen.keys() - unanswered}
-        raised = {
-            uuid
-            for uuid, provider in answered.items()
-            if before.get(uuid, provider.generation) != provider.generation
-        }
-        desired.record(state, answered, run.outcome.deleted, asked, unsure - raised, hold)
+    except (client.GenerationConflict, client.NotFound) as exc:
+        raise _Changed from exc
 
 
-def _is_named_like_host(api: client.Client, state: desired.HostState) -> bool:
-    """Whether the root has the host's name, though its agent says that with a domain."""
-    return state.root_name.startswith(f"{state.name}.") and bool(api.find_tree(state.name))
-
-
-def _make_root(
+def _find_root(
     conf: cfg.ConfigOpts, api: client.Client, state: desired.HostState, checkpoint: Checkpoint
-) -> _Outcome:
+) -> None:
+    """Find the root that is not there under another name, or make it if the host needs it."""
+    if state.root_name.startswith(f"{state.name}.") and api.find_tree(state.name):
+        # It has the host's name, though its agent says that with a domain.
+        desired.set_node(state, state.name)
+        raise _Changed
+    if not state.providers:
+        return
     if not conf.placement.create_root_provider:
         raise work.TryLater(
             f"Placement has no root provider {state.root_name} yet; nova-compute of that node "
@@ -162,36 +159,34 @@ def _make_root(
     checkpoint()
     api.create_provider(state.root_name, None, None)
     LOG.info("Created root provider %s", state.root_name)
-    return _Outcome(seen={}, conflicts=True)
+    raise _Changed
 
 
+@dataclass(slots=True, kw_only=True)
 class _Run:
     """Applies one plan. A provider that fails does not stop the others."""
 
-    def __init__(
-        self,
-        api: client.Client,
-        state: desired.HostState,
-        actual: dict[str, tree.Provider],
-        unsure: Collection[str],
-        checkpoint: Checkpoint,
-    ) -> None:
-        self._api = api
-        self._state = state
-        self._unsure = unsure
-        self._checkpoint = checkpoint
-        self._seen = actual
-        self.outcome = _Outcome(seen=actual)
-        #: What new providers are still to offer; None if each does at once.
-        self._offers: list[tree.SetInventories] | None = None
+    api: client.Client
+    state: desired.HostState
+    unsure: Collection[str]
+    checkpoint: Checkpoint
+    #: The providers as they are now.
+    seen: dict[str, tree.Provider]
+    #: Those about which a request may still be carried out.
+    unanswered: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+    failures: list[str] = field(default_factory=list)
+    conflicts: bool = False
+    #: What new providers are still to offer; None if each does at once.
+    offers: list[tree.SetInventories] | None = None
 
-    def apply(self, steps: Sequence[tree.Step]) -> _Outcome:
+    def apply(self, steps: Sequence[tree.Step]) -> None:
         """Take the steps: those of one provider in order, and after those of its parent."""
         groups = [list(group) for _, group in itertools.groupby(steps, key=lambda s: s.uuid)]
         deleting = [group for group in groups if isinstance(group[0], tree.Delete)]
         changing = {group[0].uuid: group for group in groups if group not in deleting}
         made = sum(isinstance(group[0], tree.Create) for group in changing.values())
-        self._offers = [] if made >= _MANY else None
+        self.offers = [] if made >= _MANY else None
         for step in [step for step in steps if isinstance(step, tree.Create | tree.Place)]:
             self._free_name(step)
         for wave in self._waves(changing):
@@ -199,11 +194,10 @@ class _Run:
         self._offer()
         for group in deleting:
             self._take_group(group)
-        return self.outcome
 
     def _free_name(self, step: tree.Create | tree.Place) -> None:
         """Call another provider of ours by its uuid that has the name: cards may change places."""
-        for found in list(self._seen.values()):
+        for found in list(self.seen.values()):
             if found.name == step.name and found.uuid != step.uuid:
                 self._try(tree.Place(
                     uuid=found.uuid, name=found.uuid, parent_uuid=found.parent_uuid
@@ -215,7 +209,7 @@ class _Run:
         waves: list[list[list[tree.Step]]] = []
         # A plan names parents first.
         for uuid, group in groups.items():
-            depths[uuid] = depths.get(self._state.providers[uuid].parent_uuid or "", -1) + 1
+            depths[uuid] = depths.get(self.state.providers[uuid].parent_uuid or "", -1) + 1
             waves += [[]] * (depths[uuid] + 1 - len(waves))
             waves[depths[uuid]] = [*waves[depths[uuid]], group]
         return waves
@@ -242,7 +236,7 @@ class _Run:
         """
         if not all(isinstance(step, tree.Place) for step in steps):
             self._warn_of_drift(steps[0].uuid)
-        waiting = self._offers if isinstance(steps[0], tree.Create) else None
+        waiting = self.offers if isinstance(steps[0], tree.Create) else None
         for step in steps:
             is_last = step is steps[-1]
             if waiting is not None and is_last and isinstance(step, tree.SetInventories):
@@ -252,42 +246,42 @@ class _Run:
 
     def _try(self, step: tree.Step) -> bool:
         """Take a step; whether the next one of the provider may follow."""
-        self._checkpoint()
+        self.checkpoint()
         try:
             self._take(step)
         except (client.GenerationConflict, client.NotFound):
-            self.outcome.conflicts = True
+            self.conflicts = True
             return False
         except client.Refused as exc:
             self._fail(step.uuid, str(exc))
             return False
         except Exception:
-            self.outcome.unanswered.add(step.uuid)
+            self.unanswered.add(step.uuid)
             raise
         return True
 
     def _offer(self) -> None:
         """Let the new providers offer what they have, all at once if Placement does that."""
-        if not (self._offers and self._reshape(self._offers)):
-            for step in self._offers or ():
+        if not (self.offers and self._reshape(self.offers)):
+            for step in self.offers or ():
                 self._try(step)
 
     def _reshape(self, steps: Sequence[tree.SetInventories]) -> bool:
-        wanted = [replace(self._seen[s.uuid], inventories=s.inventories) for s in steps]
-        self._checkpoint()
+        wanted = [replace(self.seen[s.uuid], inventories=s.inventories) for s in steps]
+        self.checkpoint()
         uuids = {step.uuid for step in steps}
-        self.outcome.unanswered |= uuids
+        self.unanswered |= uuids
         try:
-            is_done = self._api.reshape(wanted)
+            is_done = self.api.reshape(wanted)
         except client.Refused as exc:
             LOG.info("Placement refused the inventories of %d providers: %s", len(steps), exc)
             is_done = False
         if not is_done:
-            self.outcome.unanswered -= uuids
+            self.unanswered -= uuids
             return False
         # It says nothing of generations. One that others have raised too is not that of what we
         # have written; the one before makes the provider be read again.
-        listed = {found.uuid: found for found in self._api.find_tree(self._state.root_name)}
+        listed = {found.uuid: found for found in self.api.find_tree(self.state.root_name)}
         for provider in wanted:
             found = listed.get(provider.uuid)
             if found is not None and found.generation == provider.generation:
@@ -296,37 +290,37 @@ class _Run:
                 )
             ours = provider.generation + _RESHAPED
             known = ours if found is not None and found.generation == ours else provider.generation
-            self._seen[provider.uuid] = replace(provider, generation=known)
-        self.outcome.unanswered -= uuids
-        LOG.info("%d new providers of host %s offer what they have", len(steps), self._state.name)
+            self.seen[provider.uuid] = replace(provider, generation=known)
+        self.unanswered -= uuids
+        LOG.info("%d new providers of host %s offer what they have", len(steps), self.state.name)
         return True
 
     def _warn_of_drift(self, uuid: str) -> None:
         """Log it if somebody else has changed a provider that should be as we left it."""
-        wanted, record = self._state.providers.get(uuid), self._state.records.get(uuid)
+        wanted, record = self.state.providers.get(uuid), self.state.records.get(uuid)
         if wanted is None or record is None or record.unsure:
             return
         if record.has(wanted):
             LOG.warning("Provider %s is not as it was left; putting it right", wanted.name)
 
     def _fail(self, uuid: str, reason: str) -> None:
-        known = self._state.providers.get(uuid) or self._state.records[uuid]
-        self.outcome.failures.append(f"Provider {known.name}: {reason}.")
+        known = self.state.providers.get(uuid) or self.state.records[uuid]
+        self.failures.append(f"Provider {known.name}: {reason}.")
 
     def _take(self, step: tree.Step) -> None:
         match step:
             case tree.Create():
                 self._create(step)
             case tree.Place():
-                self._api.place_provider(step.uuid, step.name, step.parent_uuid)
+                self.api.place_provider(step.uuid, step.name, step.parent_uuid)
                 # Placement does not count this as a change, so the generation stays.
-                found = self._seen[step.uuid]
-                self._seen[step.uuid] = replace(found, name=step.name, parent_uuid=step.parent_uuid)
+                found = self.seen[step.uuid]
+                self.seen[step.uuid] = replace(found, name=step.name, parent_uuid=step.parent_uuid)
                 LOG.info("Gave provider %s its name and parent: %s", step.uuid, step.name)
             case tree.SetTraits():
-                found = self._seen[step.uuid]
-                generation = self._api.set_traits(step.uuid, step.traits, found.generation)
-                self._seen[step.uuid] = replace(found, traits=step.traits, generation=generation)
+                found = self.seen[step.uuid]
+                generation = self.api.set_traits(step.uuid, step.traits, found.generation)
+                self.seen[step.uuid] = replace(found, traits=step.traits, generation=generation)
                 said = ", ".join(sorted(step.traits))
                 LOG.info("Provider %s has traits %s", found.name, said or "none")
             case tree.SetInventories():
@@ -336,40 +330,40 @@ class _Run:
 
     def _create(self, step: tree.Create) -> None:
         try:
-            generation = self._api.create_provider(step.name, step.uuid, step.parent_uuid)
+            generation = self.api.create_provider(step.name, step.uuid, step.parent_uuid)
         except client.AlreadyExists:
             self._adopt(step)
             return
-        self._seen[step.uuid] = tree.Provider(
+        self.seen[step.uuid] = tree.Provider(
             uuid=step.uuid, name=step.name, parent_uuid=step.parent_uuid, generation=generation
         )
         LOG.info("Created provider %s (%s)", step.name, step.uuid)
 
     def _adopt(self, step: tree.Create) -> None:
         """Move a provider here that was made already, perhaps below another root."""
-        found = self._api.find_provider(step.uuid)
+        found = self.api.find_provider(step.uuid)
         if found is None:
             raise client.AlreadyExists("another provider, which Cyborg did not make, has its name")
         # Its row may be of an attempt that ended before anybody looked.
-        adoption.take_stock(self._api, self._state, [step.uuid], unwritten=True)
-        self._api.place_provider(step.uuid, step.name, step.parent_uuid)
+        adoption.take_stock(self.api, self.state, [step.uuid], unwritten=True)
+        self.api.place_provider(step.uuid, step.name, step.parent_uuid)
         LOG.info("Provider %s existed already; moved it below its root", step.name)
         raise client.GenerationConflict("the provider must be read first")
 
     def _set_inventories(self, step: tree.SetInventories) -> None:
-        found = self._seen[step.uuid]
+        found = self.seen[step.uuid]
         try:
             self._write(found, step.inventories)
         except client.InUse as exc:
             retained = tree.retaining(step.inventories, found.inventories)
             # Allocations may stay for long; an earlier request must not be minded until they go.
-            if retained != found.inventories or step.uuid in self._unsure:
+            if retained != found.inventories or step.uuid in self.unsure:
                 self._write(found, retained)
             self._fail(step.uuid, f"kept withdrawn what is still allocated ({exc})")
 
     def _delete(self, uuid: str) -> None:
         try:
-            self._api.delete_provider(uuid)
+            self.api.delete_provider(uuid)
         except client.NotFound:
             LOG.info("Provider %s was deleted already", uuid)
         except client.Refused as exc:
@@ -379,23 +373,23 @@ class _Run:
             return
         else:
             LOG.info("Deleted provider %s", uuid)
-        self._seen.pop(uuid, None)
-        self.outcome.deleted.add(uuid)
+        self.seen.pop(uuid, None)
+        self.deleted.add(uuid)
 
     def _withdraw(self, uuid: str) -> None:
-        found = self._seen.get(uuid)
+        found = self.seen.get(uuid)
         if found is None:
-            listed = self._api.find_provider(uuid)
+            listed = self.api.find_provider(uuid)
             if listed is None:
                 raise client.GenerationConflict("the provider was deleted meanwhile")
-            found = self._seen[uuid] = self._api.read_provider(listed)
-        withdrawn = tree.withdrawn(found.inventories, self._state.records[uuid].ours)
+            found = self.seen[uuid] = self.api.read_provider(listed)
+        withdrawn = tree.withdrawn(found.inventories, self.state.records[uuid].ours)
         if withdrawn != found.inventories:
             self._write(found, withdrawn)
 
     def _write(self, found: tree.Provider, inventories: tree.Inventories) -> None:
-        generation = self._api.set_inventories(found.uuid, inventories, found.generation)
-        self._seen[found.uuid] = replace(found, inventories=inventories, generation=generation)
+        generation = self.api.set_inventories(found.uuid, inventories, found.generation)
+        self.seen[found.uuid] = replace(found, inventories=inventories, generation=generation)
         offered = ((name, inv.total - inv.reserved) for name, inv in sorted(inventories.items()))
         said = ", ".join(f"{amount} of {name}" for name, amount in offered)
         LOG.info("Provider %s offers %s", found.name, said or "nothing")

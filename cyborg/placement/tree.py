@@ -16,7 +16,7 @@ from cyborg.common.request_groups import TAINT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """How much of one resource class a provider offers."""
+    """The amount of one resource class that a provider offers."""
 
     total: int
     reserved: int
@@ -70,21 +70,20 @@ class Ours:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Create:
+class _Named:
+    """A step that says the name and the parent of a provider."""
+
+    uuid: str
+    name: str
+    parent_uuid: str | None
+
+
+class Create(_Named):
     """Make a provider without inventories and traits."""
 
-    uuid: str
-    name: str
-    parent_uuid: str | None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(_Named):
     """Set the name and the parent of a provider."""
-
-    uuid: str
-    name: str
-    parent_uuid: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +138,7 @@ def plan(
 
 
 def sets(step: Step) -> bool:
-    """Whether a step replaces something of a provider, and so changes its generation."""
+    """The step replaces something of a provider, and so changes its generation."""
     return isinstance(step, SetTraits | SetInventories)
 
 
