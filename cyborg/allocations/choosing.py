@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an alternative is allocated: the best of Placement's candidates for all its parts."""
+"""Choice of the place of an alternative: the best of Placement's candidates for all its parts."""
 
 from __future__ import annotations
 
@@ -31,52 +31,45 @@ _MOST_WITH_ROOM = 200
 _MOST_TRIES = 10_000
 
 
+@dataclasses.dataclass(slots=True)
 class Chooser:
     """Chooses for the alternatives of one request; what they have in common is looked for once."""
 
-    def __init__(
-        self,
-        conf: cfg.ConfigOpts,
-        placing: str,
-        alternatives: int,
-        without: Collection[str] = frozenset(),
-    ) -> None:
-        """``without`` are providers that are not chosen."""
-        self._conf = conf
-        self._without = without
-        self._placing = placing
-        # Each has its share, so that one that is hard to serve takes no other's tries.
-        self._tries = _MOST_TRIES // alternatives
-        self._offers: dict[Hashable, _Offer] = {}
+    conf: cfg.ConfigOpts
+    placing: str
+    alternatives: int
+    #: Providers that are not chosen.
+    without: Collection[str] = frozenset()
+    #: By the keys of parts.
+    offers: dict[Hashable, _Offer] = dataclasses.field(default_factory=dict)
 
     def choose(self, parts: plans.Alternative) -> plans.Plan | None:
-        """What serves all parts together; None if there is no room for them.
+        """The plan that serves all parts together; None if there is no room for them.
 
         :raises NotOffered: there is no Placement
         :raises ServiceUnavailable: Placement cannot be asked
         """
         offers = [self._offer(part) for part in parts]
-        chosen = _Search(offers, self._placing, self._tries).run()
-        return None if chosen is None else _plan(parts, chosen)
+        # Each has its share, so that one that is hard to serve takes no other's tries.
+        search = _Search(offers, self.placing, _MOST_TRIES // self.alternatives)
+        return _plan(parts, search.chosen) if search.extend() else None
 
     def _offer(self, part: plans.Part) -> _Offer:
-        known = self._offers.get(part.key)
-        if known is None:
-            found = [
-                each for each in _find(self._conf, part) if self._may_be_chosen(each, part.provider)
-            ]
-            ranked = sorted(found, key=lambda each: _rank(each, self._placing))
-            known = self._offers[part.key] = _Offer(
+        if part.key not in self.offers:
+            found = _find(self.conf, part)
+            open_ = (each for each in found if self._may_be_chosen(each, part.provider))
+            ranked = sorted(open_, key=lambda each: _rank(each, self.placing))
+            self.offers[part.key] = _Offer(
                 groups=[RequestGroup.parse(group) for group in part.groups],
                 candidates=[
                     list(equal) for _, equal in itertools.groupby(ranked, lambda each: each.lack)
                 ],
             )
-        return known
+        return self.offers[part.key]
 
     def _may_be_chosen(self, candidate: Candidate, only: str | None) -> bool:
         providers = {each.deployable.rp_uuid for each in candidate.choices}
-        return providers.isdisjoint(self._without) and (only is None or providers == {only})
+        return providers.isdisjoint(self.without) and (only is None or providers == {only})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -103,9 +96,7 @@ def _find(conf: cfg.ConfigOpts, part: plans.Part) -> Sequence[Candidate]:
     return list(_on_each(conf, part, roots))
 
 
-def _on_each(
-    conf: cfg.ConfigOpts, part: plans.Part, roots: Sequence[str]
-) -> Iterator[Candidate]:
+def _on_each(conf: cfg.ConfigOpts, part: plans.Part, roots: Sequence[str]) -> Iterator[Candidate]:
     fitting = 0
     for root in roots:
         found = _keep(candidates.find(conf, part.groups, most=_MOST, host=root), part)
@@ -119,10 +110,7 @@ def _keep(found: Sequence[Candidate], part: plans.Part) -> list[Candidate]:
     return [each for each in found if part.hosts is None or _is_on(each, part.hosts)]
 
 
-@db.retry
-def _roots(
-    part: plans.Part, most: int, *conditions: sa.ColumnElement[bool]
-) -> Sequence[str]:
+def _roots(part: plans.Part, most: int, *conditions: sa.ColumnElement[bool]) -> Sequence[str]:
     """The root providers of the hosts that are named, and have a deployable like that."""
     host, deployable = models.Host, models.Deployable
     query = sa.select(host.node).join(models.Device, models.Device.host_id == host.id)
@@ -131,8 +119,7 @@ def _roots(
         query = query.where(shortages.is_on(part.hosts))
     if part.provider is not None:
         query = query.where(deployable.rp_uuid == part.provider)
-    with db.reader() as session:
-        return session.scalars(query.distinct().order_by(host.node).limit(most)).all()
+    return db.read_all(query.distinct().order_by(host.node).limit(most))
 
 
 def _is_on(candidate: Candidate, pattern: str) -> bool:
@@ -144,42 +131,40 @@ def _is_on(candidate: Candidate, pattern: str) -> bool:
 
 
 def _rank(candidate: Candidate, placing: str) -> tuple[int, ...]:
-    """What to sort by: less is better. What it prefers, then how full it is, then how close."""
+    """The order of candidates: by what they prefer, then how full they are, then how close."""
     free = {choice.deployable.id: sum(choice.free.values()) for choice in candidate.choices}
     room = sum(free.values())
     return candidate.order(room if placing == plans.PACK else -room)
 
 
+@dataclasses.dataclass(slots=True)
 class _Search:
     """Looks for one candidate of each part, so that together they do not take too much."""
 
-    def __init__(self, offers: Sequence[_Offer], placing: str, tries: int) -> None:
-        self._offers = offers
-        self._placing = placing
-        self._left = tries
-        self._chosen: list[Candidate] = []
+    offers: Sequence[_Offer]
+    placing: str
+    tries: int
+    #: In the order of the parts.
+    chosen: list[Candidate] = dataclasses.field(default_factory=list)
 
-    def run(self) -> list[Candidate] | None:
-        """One candidate of each part in their order; None if there are none."""
-        return self._chosen if self._extend() else None
-
-    def _extend(self) -> bool:
-        if len(self._chosen) == len(self._offers):
+    def extend(self) -> bool:
+        """Choose for the parts that are left; False if there is no room for all of them."""
+        if len(self.chosen) == len(self.offers):
             return True
-        for candidate in self._ordered(self._offers[len(self._chosen)].candidates):
-            if self._left == 0:
+        for candidate in self._ordered(self.offers[len(self.chosen)].candidates):
+            if self.tries == 0:
                 return False
-            self._left -= 1
-            self._chosen.append(candidate)
-            if self._has_room() and self._extend():
+            self.tries -= 1
+            self.chosen.append(candidate)
+            if self._has_room() and self.extend():
                 return True
-            self._chosen.pop()
+            self.chosen.pop()
         return False
 
     def _ordered(self, found: Sequence[Sequence[Candidate]]) -> Iterator[Candidate]:
         """Those on hosts of the parts before come first to pack them, and last to spread them."""
-        hosts = {candidate.hostname for candidate in self._chosen}
-        wanted = self._placing == plans.PACK
+        hosts = {candidate.hostname for candidate in self.chosen}
+        wanted = self.placing == plans.PACK
         for equal in found:
             yield from (each for each in equal if (each.hostname in hosts) == wanted)
             yield from (each for each in equal if (each.hostname in hosts) != wanted)
@@ -188,21 +173,18 @@ class _Search:
         taken: collections.Counter[tuple[str, str]] = collections.Counter()
         groups: dict[int, RequestGroup] = {}
         choices: list[candidates.Choice] = []
-        free: dict[tuple[str, str], int] = {}
         for choice, group in self._pairs():
-            number = len(choices)
-            groups[number] = group
-            choices.append(dataclasses.replace(choice, group=number))
+            groups[len(choices)] = group
+            choices.append(dataclasses.replace(choice, group=len(choices)))
             for name, amount in group.resources.items():
                 key = (choice.deployable.rp_uuid, name)
                 taken[key] += amount
-                free[key] = choice.free.get(name, 0)
-        if any(amount > free[key] for key, amount in taken.items()):
-            return False
+                if taken[key] > choice.free.get(name, 0):
+                    return False
         return not candidates.disagree(groups, choices)
 
     def _pairs(self) -> Iterator[tuple[candidates.Choice, RequestGroup]]:
-        for offer, candidate in zip(self._offers, self._chosen, strict=False):
+        for offer, candidate in zip(self.offers, self.chosen, strict=False):
             for choice in candidate.choices:
                 yield choice, offer.groups[choice.group]
 
@@ -215,13 +197,10 @@ def _plan(parts: plans.Alternative, chosen: Sequence[Candidate]) -> plans.Plan:
                 group_id=first + choice.group,
                 part=number,
                 group=part.groups[choice.group],
-                profile_name=part.profile_name,
-                profile_uuid=part.profile_uuid,
-                hosts=part.hosts,
-                provider=part.provider,
                 hostname=candidate.hostname,
                 rp_uuid=choice.deployable.rp_uuid,
                 reprogram=choice.reprogram,
+                **part.origin(),
             )
             for choice in candidate.choices
         ]

@@ -17,7 +17,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, history, work
-from cyborg.allocations import choosing, late_claims, placement_claims, plans, reclaiming, service
+from cyborg.allocations import choosing, placement_claims, plans, reclaiming, service
 from cyborg.arqs import bind_requests, binding
 from cyborg.arqs.bind_requests import BindTarget
 from cyborg.common import errors, reasons
@@ -27,6 +27,8 @@ from cyborg.placement import client
 from cyborg.states import allocation_states as states
 
 LOG = logging.getLogger(__name__)
+
+_ALLOCATION, _ARQ = models.Allocation, models.Arq
 
 #: Places that are tried, since others may be faster, before the allocation fails.
 _MOST_PLACES = 5
@@ -42,10 +44,10 @@ _FAILED = "failed"
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     """Do what the state of the allocation asks for; what a claim was late for is given back."""
-    row = _read(claim.key)
+    row = db.read_one(sa.select(models.Allocation).where(models.Allocation.uuid == claim.key))
     claim.checkpoint()
     if claim.attempts > 1 and (row is None or row.state not in states.HOLDING):
-        late_claims.expect(claim)
+        placement_claims.expect_late(claim)
     if row is not None and row.state == states.CLAIMING:
         try:
             _claim(conf, claim, row)
@@ -67,14 +69,11 @@ def _have_looked_at(uuid: str) -> None:
         work.want(session, work.ALLOCATE, [uuid])
 
 
-@db.retry
-def _read(uuid: str) -> models.Allocation | None:
-    with db.reader() as session:
-        return session.scalar(sa.select(models.Allocation).where(models.Allocation.uuid == uuid))
+
 
 
 class _Refused(errors.Conflict):
-    """What was claimed cannot be bound; ``providers`` are those that are known to refuse it.
+    """The claim cannot be bound; ``providers`` are those that are known to refuse it.
 
     If the code of the ``reason`` is NONE_FREE, they do so for this moment alone.
     """
@@ -137,11 +136,10 @@ def _choose_again(
 @db.retry
 def _store(claim: work.Claim, plan: plans.Plan) -> bool:
     """Record what is claimed next; False if nothing is to be claimed any more."""
-    row = models.Allocation
     with db.writer() as session:
         work.hold(session, claim)
-        where = (row.uuid == claim.key, row.state == states.CLAIMING)
-        return db.update(session, row, *where, plan=plans.store(plan)) > 0
+        where = (_ALLOCATION.uuid == claim.key, _ALLOCATION.state == states.CLAIMING)
+        return db.update(session, _ALLOCATION, *where, plan=plans.store(plan)) > 0
 
 
 @db.retry
@@ -191,8 +189,7 @@ def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[model
 
 
 def _lock_arqs(session: orm.Session, uuid: str) -> list[models.Arq]:
-    arq = models.Arq
-    query = sa.select(arq).where(arq.allocation_uuid == uuid).order_by(arq.id)
+    query = sa.select(_ARQ).where(_ARQ.allocation_uuid == uuid).order_by(_ARQ.id)
     query = query.with_for_update().execution_options(populate_existing=True)
     return list(session.scalars(query))
 
@@ -246,8 +243,8 @@ def _give_up(session: orm.Session, uuid: str, reason: Reason, *, keep: bool = Tr
 @db.retry
 def _end(claim: work.Claim) -> None:
     """Placement has it back: keep the reason of a failure, and delete what was released."""
-    row = models.Allocation
     with db.writer() as session:
         work.hold(session, claim)
         if not states.enter(session, states.FAILED, claim.key):
-            db.delete(session, row, row.uuid == claim.key, row.state == states.RELEASING)
+            released = (_ALLOCATION.uuid == claim.key, _ALLOCATION.state == states.RELEASING)
+            db.delete(session, _ALLOCATION, *released)

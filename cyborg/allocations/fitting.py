@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what device profiles ask for is there at all, whatever of it is free now."""
+"""Fit of device profiles: what they ask for is there at all, whatever of it is free now."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Kind = tuple[frozenset[_Name], int]
 
 
 def wanted_traits(group: RequestGroup) -> dict[str, bool]:
-    """Whether each trait is required; those that programming brings are left out."""
+    """The traits, each required or forbidden; those that programming brings are left out."""
     programs = group.names_program
     brought = {name for name in group.required if programs and program.is_function_trait(name)}
     required = dict.fromkeys(group.required - brought, True)
@@ -61,23 +61,27 @@ def of_profiles(session: orm.Session) -> dict[str, list[str]]:
 def _why_none(group: RequestGroup, kinds: Collection[_Kind]) -> str | None:
     traits = wanted_traits(group)
     classes = {(_CLASS, name) for name in group.resources}
-    # What each kind has that it should not have, or lacks.
-    wrong = {has: {t for t in traits if ((_TRAIT, t) in has) != traits[t]} for has, _ in kinds}
     for name, amount in group.resources.items():
-        of_class = [(has, most) for has, most in kinds if (_CLASS, name) in has]
+        of_class = {has: most for has, most in kinds if (_CLASS, name) in has}
         # Another program may bring another number, and what others use of it may come back.
         needed = 0 if group.names_program else amount
-        large = [has for has, most in of_class if most >= needed or not most]
+        large = [has for has, most in of_class.items() if most >= needed or not most]
         if not large:
             return f"offers {amount} {name}"
-        if all(wrong[has] for has, _ in of_class):
+        wrong = {has: _wrong(has, traits) for has in of_class}
+        if all(wrong.values()):
             # Those that are wrong of all say most.
-            said = sorted(set.intersection(*(wrong[has] for has, _ in of_class)) or traits)
+            said = sorted(set.intersection(*wrong.values()) or traits)
             words = (f"{'has' if traits[trait] else 'is without'} {trait}" for trait in said)
             return f"that offers {name} {' and '.join(words)}"
         if not any(classes <= has and not wrong[has] for has in large):
             return f"offers {amount} {name} with all else that the group asks for"
     return None
+
+
+def _wrong(has: frozenset[_Name], traits: Mapping[str, bool]) -> set[str]:
+    """The traits that a kind has and should not have, or lacks."""
+    return {trait for trait, wanted in traits.items() if ((_TRAIT, trait) in has) != wanted}
 
 
 def _kinds(session: orm.Session, names: Sequence[_Name]) -> list[_Kind]:

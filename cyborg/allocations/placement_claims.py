@@ -2,20 +2,35 @@
 """An allocation's side in Placement: what its consumer holds there.
 
 Placement keeps a type of each consumer, which says that it is ours, so that what Nova or others
-have claimed is never changed here. Both functions may be run twice.
+have claimed is never changed here. Each function may be run twice.
+
+Placement may carry out a claim late: a conductor that was killed, or gave up waiting, may have sent
+one that Placement gets when the allocation has long been given back. So whoever takes the work over
+has the consumer looked at again a while later: the work ``late-claim/<consumer>``. Only what this
+database knows to have been claimed is looked at: what it does not know may be in use, as after it
+was restored from a backup. The look gives nothing back. Whoever does the work
+``allocate/<consumer>`` has the consumer for itself, and sees what was asked for meanwhile.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import sqlalchemy as sa
+from oslo_config import cfg
 
 from cyborg import db, work
 from cyborg.common import errors
 from cyborg.db import models
+from cyborg.peers import clients
 from cyborg.placement import client
 from cyborg.states import allocation_states as states
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds after which no server or proxy on the way still has a request that nobody waits for.
+LOOK_AFTER = 600
 
 #: Changes by others that one call is made again after.
 _ATTEMPTS = 5
@@ -30,7 +45,7 @@ class NotOurs(errors.Conflict):
 
 
 def owner_of(row: models.Allocation) -> client.Owner:
-    """Whose the allocation is, as Placement keeps it."""
+    """The owner of the allocation, as Placement keeps it."""
     return client.Owner(
         project_id=row.project_id,
         user_id=row.user_id,
@@ -92,7 +107,7 @@ def _generation(api: client.Client, claim: work.Claim, tried: int | None) -> int
 
 @db.retry
 def _is_wanted(claim: work.Claim) -> bool:
-    """Whether the allocation is still to be claimed, and by us."""
+    """The allocation is still to be claimed, and by us."""
     row = models.Allocation
     query = sa.select(row.id).where(row.uuid == claim.key, row.state == states.CLAIMING)
     with db.writer() as session:
@@ -118,3 +133,26 @@ def give_back(api: client.Client, claim: work.Claim) -> None:
             continue
         return
     raise work.TryLater(f"Others keep changing what consumer {claim.key} has")
+
+
+@db.retry
+def expect_late(claim: work.Claim) -> None:
+    """Have the consumer looked at later: a former attempt may have sent what is still to come."""
+    with db.writer() as session:
+        work.want(session, work.LATE_CLAIM, [claim.key], after=LOOK_AFTER)
+
+
+def look_for_late(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+    """Have given back what we hold for a consumer that has no allocation.
+
+    :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
+    """
+    row = models.Allocation
+    # One that a conductor brings to its end, and Placement with it.
+    lives = sa.select(row.id).where(row.uuid == claim.key, row.state != states.FAILED)
+    if not clients.configured(conf, "placement") or db.read_one(lives) is not None:
+        return
+    held = client.Client(conf).find_held(claim.key)
+    if held is not None and held.owner.is_ours:
+        LOG.warning("Consumer %s has a late claim and no allocation; it is given back", claim.key)
+        work.want_once(work.ALLOCATE, claim.key)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a consumer asks for, and what was chosen for it, as plain data."""
+"""Wishes of consumers, and what was chosen for them, as plain data."""
 
 from __future__ import annotations
 
@@ -22,27 +22,37 @@ INLINE = "(inline)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Groups that one host serves together."""
+class _Asked:
+    """The profile and the place that a part asks for, and so each of its groups."""
 
-    groups: Sequence[dict[str, str]]
     profile_name: str = INLINE
     profile_uuid: str | None = None
     #: Which hosts, by name; ``*`` matches any text, and None any host.
     hosts: str | None = None
     #: The only provider that may serve it; None if any may.
     provider: str | None = None
+
+    def origin(self) -> dict[str, Any]:
+        """These fields, for a part of a place, or a place of a part."""
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(_Asked)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part(_Asked):
+    """Groups that one host serves together."""
+
+    groups: Sequence[dict[str, str]]
     #: Where it is in the request, for refusals.
     path: str = ""
 
     @property
     def key(self) -> Hashable:
-        """What it asks for, and where: the same things can serve parts whose key is equal."""
+        """The wish and its place: the same things can serve parts whose key is equal."""
         return tuple(group_key(group) for group in self.groups), self.hosts, self.provider
 
 
 def group_key(group: Mapping[str, str]) -> Hashable:
-    """What is equal for equal groups."""
+    """The same value for equal groups."""
     return frozenset(group.items())
 
 
@@ -52,7 +62,7 @@ Alternative = Sequence[Part]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a consumer asks for: the first of its alternatives that there is room for."""
+    """The wish of a consumer: the first of its alternatives that there is room for."""
 
     uuid: str
     consumer_type: str
@@ -66,23 +76,18 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What serves one group of an allocation."""
+class Place(_Asked):
+    """The provider that serves one group of an allocation."""
 
     #: The index of the group among all of the alternative, and of the part that it belongs to.
     group_id: int
     part: int
     group: dict[str, str]
-    profile_name: str
-    profile_uuid: str | None
-    hosts: str | None
     #: The host's root provider, and the provider of the deployable.
     hostname: str
     rp_uuid: str
     #: Whether the deployable is programmed for the group.
     reprogram: bool = False
-    #: The only provider that may serve it; None if any may.
-    provider: str | None = None
 
 
 #: What serves each group of an allocation.
@@ -100,24 +105,18 @@ def load(stored: Iterable[Mapping[str, Any]]) -> Plan:
 
 
 def parts(plan: Plan) -> list[Part]:
-    """What the plan serves, to choose anew."""
+    """The parts that the plan serves, to choose anew."""
     groups: dict[int, list[Place]] = {}
     for place in plan:
         groups.setdefault(place.part, []).append(place)
     return [
-        Part(
-            groups=[place.group for place in of_part],
-            profile_name=of_part[0].profile_name,
-            profile_uuid=of_part[0].profile_uuid,
-            hosts=of_part[0].hosts,
-            provider=of_part[0].provider,
-        )
+        Part(groups=[place.group for place in of_part], **of_part[0].origin())
         for of_part in groups.values()
     ]
 
 
 def amounts(plan: Plan) -> dict[str, dict[str, int]]:
-    """How much of each resource class the plan takes, by provider."""
+    """The amount of each resource class that the plan takes, by provider."""
     found: dict[str, dict[str, int]] = {}
     for place in plan:
         of_provider = found.setdefault(place.rp_uuid, {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Placement has lost, or others have changed, of what our consumers hold is claimed again.
+"""Claims of our consumers that Placement has lost, or others have changed, are made again.
 
 Cyborg owns these claims. Whoever has an attach handle keeps it: if Placement has given its room to
 another consumer meanwhile, or does not have the provider, what nobody claims of it is reserved
@@ -69,7 +69,7 @@ def _wanted(row: models.Allocation) -> dict[str, dict[str, int]]:
 
 
 def _is_right(row: models.Allocation, held: client.Held | None) -> bool:
-    """Whether Placement says of the consumer what is so."""
+    """Placement says of the consumer what is so."""
     owner = placement_claims.owner_of(row)
     return held is not None and (held.owner, held.amounts) == (owner, _wanted(row))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Allocations as consumers see them: create, get, list, renew and delete.
+"""Allocations as consumers see them: create, get, list, renew and delete; and how they expire.
 
 What is created or deleted is recorded with its ARQs in one transaction; a conductor makes
 Placement follow (:mod:`.executor`).
@@ -7,6 +7,7 @@ Placement follow (:mod:`.executor`).
 
 from __future__ import annotations
 
+import datetime
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +17,6 @@ from typing import Any
 import sqlalchemy as sa
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
-from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, nova, quotas, work
@@ -32,6 +32,8 @@ from cyborg.policy.rules import host
 from cyborg.states import allocation_states as states
 
 LOG = logging.getLogger(__name__)
+
+_ARQ = models.Arq
 
 _ROW = models.Allocation
 _KIND = "Allocation"
@@ -66,6 +68,9 @@ _CDI_KIND = (
 #: changes it, and at most; and how much longer each pause is than the one before.
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONGER = 0.01, 0.5, 1.1
 
+#: Allocations that are released in one transaction, as nobody asks for them any more.
+_BATCH = 100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
@@ -96,7 +101,7 @@ def choose(
     wish: plans.Wish,
     take: Callable[[Choice], None],
 ) -> Choice:
-    """Where the first alternative is allocated that there is room for, and that may be taken.
+    """The first alternative that there is room for, and that may be taken, and its place.
 
     :raises Conflict: there is room for none; the message says what is short of what, as far as the
         caller may know it
@@ -148,7 +153,7 @@ def create(
 def preview(
     conf: cfg.ConfigOpts, ctx: RequestContext, wish: plans.Wish, limits: quotas.Limits
 ) -> Choice:
-    """What :func:`create` would choose, or has chosen for the consumer before; nothing is claimed.
+    """The choice that :func:`create` would make, or has made before; nothing is claimed.
 
     :raises CyborgError: as :func:`create` would
     """
@@ -180,15 +185,13 @@ def _refuse_beyond(
         quotas.enforce(session, ctx.project_id, limits, [each.resource_class for each in new])
 
 
-@db.retry
 def _is_known(ctx: RequestContext, wish: plans.Wish) -> bool:
-    with db.reader() as session:
-        found = session.scalar(sa.select(_ROW).where(_ROW.uuid == wish.uuid))
+    found = db.read_one(sa.select(_ROW).where(_ROW.uuid == wish.uuid))
     return found is not None and _is_same(ctx, wish, found)
 
 
 def _is_same(ctx: RequestContext, wish: plans.Wish, found: models.Allocation) -> bool:
-    """Whether the consumer has what is asked for; False if it has nothing, after a failure.
+    """The consumer has what is asked for; False if it has nothing, after a failure.
 
     :raises Conflict: it has something else
     """
@@ -255,22 +258,19 @@ def _end_of(lease_seconds: int) -> sa.ColumnElement[int]:
 
 
 def _insert(session: orm.Session, values: dict[str, Any]) -> None:
-    try:
+    # Another request for the same consumer may be faster.
+    with db.restarting():
         session.execute(sa.insert(_ROW).values(created_at=models.utcnow(), **values))
-    except db_exc.DBDuplicateEntry as exc:
-        # Another request for the same consumer was faster.
-        raise db.RestartTransaction from exc
 
 
 def _refuse_instance(session: orm.Session, uuid: str) -> None:
-    arq = models.Arq
-    of_nova = (arq.consumer_uuid == uuid, arq.allocation_uuid.is_(None))
-    if session.scalar(sa.select(arq.id).where(*of_nova).limit(1)) is not None:
+    of_nova = (_ARQ.consumer_uuid == uuid, _ARQ.allocation_uuid.is_(None))
+    if session.scalar(sa.select(_ARQ.id).where(*of_nova).limit(1)) is not None:
         raise _is_instance(uuid)
 
 
 def _refuse_server(conf: cfg.ConfigOpts, uuid: str) -> None:
-    """Return if Nova, where there is one, has no server of that uuid, with accelerators or not."""
+    """Raise Conflict if Nova, where there is one, has a server of that uuid, whatever it has."""
     if not clients.configured(conf, "nova"):
         return
     try:
@@ -299,9 +299,8 @@ def await_end(ctx: RequestContext, uuid: str, seconds: float) -> None:
         while time.monotonic() < deadline:
             # Cleared before the look, so that a change during it causes another one.
             changed.clear()
-            with db.reader() as session:
-                if session.scalar(query) not in {states.CLAIMING, states.BINDING, states.FAILING}:
-                    return
+            if db.read_one(query) not in {states.CLAIMING, states.BINDING, states.FAILING}:
+                return
             changed.wait(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(_LONGER * pause, _LONGEST_PAUSE)
 
@@ -329,12 +328,11 @@ def list_allocations(
 
 
 def _with_arqs(session: orm.Session, rows: Sequence[models.Allocation]) -> list[Allocation]:
-    arq = models.Arq
     query = (
-        sa.select(arq, _CDI_KIND)
-        .where(arq.allocation_uuid.in_([row.uuid for row in rows]))
-        .options(orm.joinedload(arq.attach_handle))
-        .order_by(arq.id)
+        sa.select(_ARQ, _CDI_KIND)
+        .where(_ARQ.allocation_uuid.in_([row.uuid for row in rows]))
+        .options(orm.joinedload(_ARQ.attach_handle))
+        .order_by(_ARQ.id)
     )
     found: dict[str | None, list[models.Arq]] = {}
     kinds: dict[str, str] = {}
@@ -396,11 +394,32 @@ def release(session: orm.Session, row: models.Allocation) -> None:
         work.want(session, work.ALLOCATE, [row.uuid])
 
 
+def release_expired(_conf: cfg.ConfigOpts) -> None:
+    """Release the allocations whose lease has ended."""
+    due = (_ROW.lease_ms < db.now_ms(), _ROW.state.in_(states.LIVE))
+    for ended in db.change_due(_ROW, *due, limit=_BATCH, change=_release):
+        LOG.warning("The lease of allocation %s has ended; it is released", ended.uuid)
+
+
+def forget_failed(conf: cfg.ConfigOpts) -> None:
+    """Delete the allocations that failed ``[conductor] arq_expiry`` ago."""
+    seconds = conf.conductor.arq_expiry
+    if seconds:
+        changed = sa.func.coalesce(_ROW.updated_at, _ROW.created_at)
+        before = models.utcnow() - datetime.timedelta(seconds=seconds)
+        due = (_ROW.state == states.FAILED, changed < before)
+        db.change_due(_ROW, *due, limit=_BATCH, change=_release)
+
+
+def _release(session: orm.Session, rows: list[models.Allocation]) -> None:
+    for row in rows:
+        release(session, row)
+
+
 def free_arqs(session: orm.Session, uuid: str) -> None:
     """Delete the ARQs of a locked allocation, as a DELETE of each would."""
-    arq = models.Arq
-    query = sa.select(arq).where(arq.allocation_uuid == uuid)
-    arq_release.delete(session, list(session.scalars(query.order_by(arq.id).with_for_update())))
+    query = sa.select(_ARQ).where(_ARQ.allocation_uuid == uuid)
+    arq_release.delete(session, list(session.scalars(query.order_by(_ARQ.id).with_for_update())))
 
 
 def _visible(ctx: RequestContext) -> sa.Select[models.Allocation]:

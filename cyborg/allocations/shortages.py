@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why there is no room for an alternative: what is short of what, group by group."""
+"""Shortages: why there is no room for an alternative, group by group."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ _DRIFT = (
     "Placement does not have what Cyborg's record says there is, and is being put right; ask again "
     "in a minute"
 )
+_PENDING = "its providers are just being changed"
 _UNTOLD = "what is free where it must be is told only to those who may look at hosts"
 #: Of a refusal that the record contradicts: the parts and hosts that are looked for, the hosts that
 #: are compared with Placement, the providers of each that are read, the differences that are told.
@@ -52,14 +53,14 @@ _trusted: dict[str, float] = {}
 def explain(
     conf: cfg.ConfigOpts, alternatives: Sequence[plans.Alternative], *, of_hosts: bool
 ) -> str:
-    """What is short of what for each alternative. One SELECT for each different group.
+    """The shortage of each alternative in words. One SELECT for each different group.
 
     Where nothing is short by the database, Placement is compared with it, and put right. Unless it
     may tell ``of_hosts``, it says the same of a host that is asked for whether there is such a host
     or not.
     """
     found = []
-    for number, (sentences, hosts) in enumerate(_read(alternatives, of_hosts=of_hosts)):
+    for number, (sentences, hosts) in enumerate(_short_of(alternatives, of_hosts=of_hosts)):
         # What a caller must not be told is put right all the same.
         drift = _drift(conf, hosts, of_hosts=of_hosts) if hosts else None
         said = sentences or [drift or _why_not_together(alternatives[number])]
@@ -76,7 +77,7 @@ def _why_not_together(parts: plans.Alternative) -> str:
 
 
 @db.retry
-def _read(
+def _short_of(
     alternatives: Sequence[plans.Alternative], *, of_hosts: bool
 ) -> list[tuple[list[str], Sequence[str]]]:
     known: dict[Hashable, str | None] = {}
@@ -115,7 +116,7 @@ def _hosts_with_room(session: orm.Session, parts: plans.Alternative) -> Sequence
 
 
 def _drift(conf: cfg.ConfigOpts, hosts: Sequence[str], *, of_hosts: bool) -> str | None:
-    """How Placement differs from the database in one of the hosts; it is being put right then."""
+    """The difference of Placement from the database in one of the hosts, being put right then."""
     now = time.monotonic()
     for name in hosts[:_MOST_COMPARED]:
         if _trusted.get(name, 0.0) > now:
@@ -127,7 +128,8 @@ def _drift(conf: cfg.ConfigOpts, hosts: Sequence[str], *, of_hosts: bool) -> str
         if found.differences:
             audit.look_at(_HOST.name.in_(hosts))
         if found.differences or found.in_progress:
-            why = " ".join(found.differences[:_MOST_TOLD]) or _pending(name)
+            why = " ".join(found.differences[:_MOST_TOLD])
+            why = why or db.read_one(sa.select(work.last_error({work.PLACEMENT: name}))) or _PENDING
             return f"{_DRIFT}. Host {name}: {why.rstrip('.')}" if of_hosts else _DRIFT
         if len(_trusted) > _MOST_TRUSTED:
             _trusted.clear()
@@ -135,11 +137,7 @@ def _drift(conf: cfg.ConfigOpts, hosts: Sequence[str], *, of_hosts: bool) -> str
     return None
 
 
-@db.retry
-def _pending(name: str) -> str:
-    with db.reader() as session:
-        said: str | None = session.scalar(sa.select(work.last_error({work.PLACEMENT: name})))
-    return said or "its providers are just being changed"
+
 
 
 def _amounts(group: RequestGroup) -> str:
@@ -176,7 +174,7 @@ def _why(session: orm.Session, group: RequestGroup, part: plans.Part) -> str | N
 
 
 def _steps(group: RequestGroup, part: plans.Part) -> Iterator[tuple[str, sa.ColumnElement[bool]]]:
-    """What is asked of a deployable: a sentence for where none is left, with its condition."""
+    """The demands on a deployable: a sentence for where none is left, with its condition."""
     is_class = models.Attribute.key == base.RESOURCE_CLASS_KEY
     named = models.Attribute.value.in_(list(group.resources))
     yield "no device offers that", _has(is_class, named)
@@ -200,7 +198,7 @@ def _steps(group: RequestGroup, part: plans.Part) -> Iterator[tuple[str, sa.Colu
 
 
 def has_room(part: plans.Part) -> list[sa.ColumnElement[bool]]:
-    """What is true of a host with room for each of a part's groups, if not for all together."""
+    """The conditions of a host with room for each of a part's groups, if not for all together."""
     asking = {plans.group_key(group): RequestGroup.parse(group) for group in part.groups}
     wanted = [group for group in asking.values() if group.resources]
     return [_HOST.id.in_(_with_room(group, part)) for group in wanted] or [sa.false()]
@@ -219,7 +217,7 @@ def _with_room(group: RequestGroup, part: plans.Part) -> sa.Select[int]:
 
 
 def is_on(hosts: str) -> sa.ColumnElement[bool]:
-    """Whether a host has that name, or fits that pattern."""
+    """The host has that name, or fits that pattern."""
     names = (_HOST.name, _HOST.node)
     if "*" not in hosts:
         return sa.or_(*(name == hosts for name in names))
@@ -234,7 +232,7 @@ def _has(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
 
 
 def _free() -> sa.ColumnElement[int]:
-    """How many accelerators of a deployable can be given out."""
+    """The accelerators of a deployable that can be given out."""
     arq = orm.aliased(models.Arq)
     has = sa.exists().where(arq.attach_handle_id == _HANDLE.id).correlate(_HANDLE)
     held = sa.or_(has, _HANDLE.is_left)

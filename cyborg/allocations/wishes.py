@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a request asks for, with its device profiles looked up."""
+"""Wishes read from requests, with their device profiles looked up."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ def read(ctx: RequestContext, consumer_uuid: str, body: _Body) -> plans.Wish:
     :raises Conflict: a profile is disabled
     :raises Invalid: it has too many parts, or an alternative asks for no accelerator or too many
     """
-    asked = [_parts_of(each) for each in body.get("alternatives", [body])]
+    asked = _unfolded(body)
     _refuse_many("alternatives" if "alternatives" in body else "parts", asked)
     known = _profiles(ctx, asked)
     alternatives = [
         _alternative(f"alternatives[{number}]" if "alternatives" in body else "", *each, known)
-        for number, each in enumerate(
-            zip(body.get("alternatives", [body]), _hosts_of(body), strict=True)
-        )
+        for number, each in enumerate(zip(_alternatives(body), asked, strict=True))
     ]
     consumer = body["consumer"]
     return plans.Wish(
@@ -50,20 +48,32 @@ def read(ctx: RequestContext, consumer_uuid: str, body: _Body) -> plans.Wish:
 
 
 def has_groups(body: _Body) -> bool:
-    """Whether a request has groups of its own, and not only those of device profiles."""
-    asked = [_parts_of(each) for each in body.get("alternatives", [body])]
-    return any("groups" in part for parts in asked for part in parts)
+    """The request has groups of its own, and not only those of device profiles."""
+    return any("groups" in part for parts in _unfolded(body) for part in parts)
 
 
-def _parts_of(alternative: _Body) -> Sequence[_Body]:
-    parts: Sequence[_Body] = alternative.get("parts", [alternative])
-    return parts
+def _alternatives(body: _Body) -> Sequence[_Body]:
+    found: Sequence[_Body] = body.get("alternatives", [body])
+    return found
 
 
-def _hosts_of(body: _Body) -> Iterator[str | None]:
-    """The hosts of each alternative, for those of its parts that do not say."""
-    for alternative in body.get("alternatives", [body]):
-        yield alternative.get("hosts", body.get("hosts"))
+def _unfolded(body: _Body) -> list[list[_Body]]:
+    """The parts of each alternative, which have the hosts of it or of all unless they say some.
+
+    The provider of a part is there in the one way in which uuids are written.
+    """
+    return [
+        [
+            {"hosts": each.get("hosts", body.get("hosts")), **part, "provider": _provider(part)}
+            for part in each.get("parts", [each])
+        ]
+        for each in _alternatives(body)
+    ]
+
+
+def _provider(part: _Body) -> str | None:
+    named = part.get("device_rp_uuid")
+    return None if named is None else str(uuid.UUID(named))
 
 
 def normal(request: _Body) -> dict[str, Any]:
@@ -74,25 +84,18 @@ def normal(request: _Body) -> dict[str, Any]:
         "placing": request.get("placing", plans.PACK),
         "lease_seconds": request.get("lease_seconds"),
         "alternatives": [
-            [
-                _normal_part(part, hosts)
-                for part in _parts_of(alternative)
-                for _ in range(part.get("count", 1))
-            ]
-            for alternative, hosts in zip(
-                request.get("alternatives", [request]), _hosts_of(request), strict=True
-            )
+            [_normal_part(part) for part in parts for _ in range(part.get("count", 1))]
+            for parts in _unfolded(request)
         ],
     }
 
 
-def _normal_part(part: _Body, hosts: str | None) -> dict[str, Any]:
-    provider = part.get("device_rp_uuid")
+def _normal_part(part: _Body) -> dict[str, Any]:
     return {
         "profile": None if "groups" in part else part["device_profile_name"],
         "groups": part.get("groups"),
-        "hosts": part.get("hosts", hosts),
-        "provider": None if provider is None else str(uuid.UUID(provider)),
+        "hosts": part["hosts"],
+        "provider": part["provider"],
     }
 
 
@@ -120,13 +123,16 @@ def _profiles(
 
 
 def _alternative(
-    path: str, asked: _Body, hosts: str | None, known: Mapping[str, models.DeviceProfile]
+    path: str,
+    asked: _Body,
+    parts: Sequence[_Body],
+    known: Mapping[str, models.DeviceProfile],
 ) -> plans.Alternative:
     """An alternative that is at that place of the request."""
     found: list[plans.Part] = []
-    for number, part in enumerate(_parts_of(asked)):
+    for number, part in enumerate(parts):
         places = [path, *([f"parts[{number}]"] if "parts" in asked else [])]
-        read = _part(part, known, hosts, ".".join(filter(None, places)))
+        read = _part(part, known, ".".join(filter(None, places)))
         found += [read] * part.get("count", 1)
     total = sum(len(profiles.count_requests(part.groups)) for part in found)
     if not 0 < total <= profiles.MAX_REQUESTS:
@@ -138,24 +144,19 @@ def _alternative(
     return found
 
 
-def _part(
-    part: _Body, known: Mapping[str, models.DeviceProfile], hosts: str | None, path: str
-) -> plans.Part:
-    where = part.get("hosts", hosts)
-    named = part.get("device_rp_uuid")
-    provider = None if named is None else str(uuid.UUID(named))
+def _part(part: _Body, known: Mapping[str, models.DeviceProfile], path: str) -> plans.Part:
+    place = {"hosts": part["hosts"], "provider": part["provider"]}
     if "groups" in part:
         with refusals_at(path):
             own = profiles.read_groups(part["groups"])
-        return plans.Part(groups=own, hosts=where, provider=provider, path=path)
+        return plans.Part(groups=own, path=path, **place)
     profile = known[part["device_profile_name"]]
     return plans.Part(
         groups=profile.groups,
         profile_name=profile.name,
         profile_uuid=profile.uuid,
-        hosts=where,
-        provider=provider,
         path=f"{path}.device_profile_name".removeprefix("."),
+        **place,
     )
 
 

@@ -31,6 +31,9 @@ from cyborg.states import arq_states, availability, handle_states
 
 LOG = logging.getLogger(__name__)
 
+_WORK, _DEVICE = models.Work, models.Device
+_HOST, _PROVIDER, _NOTICE = models.Host, models.ResourceProvider, models.Notification
+
 #: Each metric's help text and labels, by its name.
 METRICS: Mapping[str, tuple[str, Sequence[str]]] = {
     "cyborg_database_up": ("1 if the database could be read, else 0.", ()),
@@ -78,7 +81,7 @@ class Gauges(Collector):
         self._read_at: float | None = None
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Return nothing, so that registering the collector does not read the database."""
+        """Nothing, so that registering the collector does not read the database."""
         return []
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -142,16 +145,16 @@ def _by_state(
 
 
 def _work(session: orm.Session, kinds: Iterable[str]) -> Iterator[_Sample]:
-    row, now = models.Work, db.now_ms()
-    claimed = sa.and_(row.owner.is_not(None), row.lease_ms >= now)
+    now = db.now_ms()
+    claimed = sa.and_(_WORK.owner.is_not(None), _WORK.lease_ms >= now)
     query = sa.select(
-        row.kind,
+        _WORK.kind,
         _count_if(claimed),
-        _count_if(sa.and_(~claimed, row.due_ms > now)),
+        _count_if(sa.and_(~claimed, _WORK.due_ms > now)),
         sa.func.count(),
-        now - sa.func.min(row.wanted_ms),
-        sa.func.max(row.attempts),
-    ).group_by(row.kind)
+        now - sa.func.min(_WORK.wanted_ms),
+        sa.func.max(_WORK.attempts),
+    ).group_by(_WORK.kind)
     found = {kind: counts for kind, *counts in session.execute(query)}
     for kind in sorted({*kinds, *found}):
         held, later, total, age_ms, attempts = found.get(kind, (0, 0, 0, 0, 0))
@@ -170,6 +173,9 @@ def _arqs(session: orm.Session) -> Iterator[_Sample]:
     found[models.DELETING] = session.scalar(left) or 0
     for name in sorted(arq_states.SHOWN):
         yield "cyborg_accelerator_requests", (name,), found.get(name, 0)
+
+
+
 
 
 def _held_back(session: orm.Session, conf: cfg.ConfigOpts) -> Iterator[_Sample]:
@@ -191,24 +197,22 @@ def _handles(session: orm.Session) -> Iterator[_Sample]:
 
 
 def _devices(session: orm.Session) -> Iterator[_Sample]:
-    device = models.Device
     conditions = {
         models.IRONIC: models.Host.managed_by == models.IRONIC,
-        "missing": device.missing.is_(True),
+        "missing": _DEVICE.missing.is_(True),
         "unhealthy": ~availability.healthy(),
         models.MAINTAINING: ~availability.enabled(),
         models.ENABLED: sa.true(),
     }
-    query = sa.select(device.id).join(models.Host, models.Host.id == device.host_id)
-    for name, state, count in _by_state(session, query, device.type, conditions):
+    query = sa.select(_DEVICE.id).join(models.Host, models.Host.id == _DEVICE.host_id)
+    for name, state, count in _by_state(session, query, _DEVICE.type, conditions):
         yield "cyborg_devices", (name, state), count
 
 
 def _hosts(session: orm.Session) -> Iterator[_Sample]:
-    host = models.Host
     query = sa.select(
-        sa.func.count(), _count_if(host.down.is_(True)), _count_if(host.driver_errors != {})
-    ).where(host.removed.is_(False), host.managed_by == models.AGENT)
+        sa.func.count(), _count_if(_HOST.down.is_(True)), _count_if(_HOST.driver_errors != {})
+    ).where(_HOST.removed.is_(False), _HOST.managed_by == models.AGENT)
     total, down, failing = session.execute(query).one()
     yield "cyborg_hosts", ("up",), total - (down or 0)
     yield "cyborg_hosts", ("down",), down or 0
@@ -216,8 +220,7 @@ def _hosts(session: orm.Session) -> Iterator[_Sample]:
 
 
 def _withheld(session: orm.Session) -> Iterator[_Sample]:
-    row = models.ResourceProvider
-    query = sa.select(sa.func.count()).select_from(row).where(row.withheld.is_not(None))
+    query = sa.select(sa.func.count()).select_from(_PROVIDER).where(_PROVIDER.withheld.is_not(None))
     yield "cyborg_resource_providers_withheld", (), session.scalar(query) or 0
 
 
@@ -228,8 +231,7 @@ def _profiles(session: orm.Session) -> Iterator[_Sample]:
 
 
 def _notifications(session: orm.Session) -> Iterator[_Sample]:
-    row = models.Notification
-    query = sa.select(sa.func.count(), db.now_ms() - sa.func.min(row.occurred_ms))
-    waiting, age_ms = session.execute(query.select_from(row)).one()
+    query = sa.select(sa.func.count(), db.now_ms() - sa.func.min(_NOTICE.occurred_ms))
+    waiting, age_ms = session.execute(query.select_from(_NOTICE)).one()
     yield "cyborg_notifications_waiting", (), waiting
     yield "cyborg_notifications_oldest_seconds", (), max(0.0, (age_ms or 0) / 1000)

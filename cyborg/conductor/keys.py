@@ -33,9 +33,9 @@ class DeploymentKeys:
         self._noted: dict[str, float] = {}
 
     def start(self) -> None:
-        """Check the options, and warn if messages need no signature.
+        """Raise Misconfigured if there is no key, and it is required, or its file holds none.
 
-        :raises Misconfigured: there is no key, and it is required, or its file holds none
+        Warn if messages need no signature.
         """
         path, required = self._conf.conductor.signing_key_file, self._required()
         if path is not None:
@@ -73,10 +73,7 @@ class DeploymentKeys:
         )
 
     def check(self, said: signing.Said, signature: object) -> None:
-        """Check that the host itself says it, and record with the host if it was refused.
-
-        :raises Refused: it does not
-        """
+        """Raise Refused if the host itself does not say it, and record that with the host."""
         try:
             host_keys.check(said, signature, required=self._required())
         except signing.Refused as exc:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from oslo_config import cfg
 
 from cyborg import history, liveness
-from cyborg.allocations import leases
+from cyborg.allocations import service as allocations
 from cyborg.audits import lost_allocations, orphans
 from cyborg.common import errors
 from cyborg.function_pools import planner
@@ -31,8 +31,8 @@ TASKS: tuple[Callable[[cfg.ConfigOpts], None], ...] = (
     audit.sweep_names,
     orphans.want_check,
     lost_allocations.take_turns,
-    leases.release_expired,
-    leases.forget_failed,
+    allocations.release_expired,
+    allocations.forget_failed,
     operations.forget,
     history.forget,
     missing.forget,

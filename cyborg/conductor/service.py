@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One conductor: worker, RPC server, heartbeat, periodic tasks and notification sender."""
+"""One conductor: worker, RPC server, heartbeat, periodic tasks and sender of notifications."""
 
 from __future__ import annotations
 
@@ -10,22 +10,17 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg import liveness, process, rpc, work
+from cyborg import liveness, notifications, process, rpc, work
 from cyborg.allocations import executor as allocations_executor
-from cyborg.allocations import late_claims, reclaiming
+from cyborg.allocations import placement_claims, reclaiming
 from cyborg.arqs import binding, nova_events
 from cyborg.audits import lost_allocations, orphans
 from cyborg.common import errors
-from cyborg.conductor import (
-    endpoint,
-    heartbeat,
-    notification_sender,
-    periodic_tasks,
-    predecessors,
-    worker,
-)
+from cyborg.conductor import endpoint, periodic_tasks, predecessors, worker
+from cyborg.db import models
 from cyborg.function_pools import planner
 from cyborg.handles import host_steps
+from cyborg.notifications import sender
 from cyborg.placement import sync
 from cyborg.programming import executor
 
@@ -35,6 +30,8 @@ LOG = logging.getLogger(__name__)
 #: parts take to stop, it must stay below what cyborg.process allows; otherwise no time is left to
 #: give unfinished work back.
 STOP_GRACE = 10.0
+#: Seconds that what a loop does just now may delay the stop.
+_LOOP_GRACE = 2.0
 
 
 class ConductorService:
@@ -42,9 +39,11 @@ class ConductorService:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
-        self._notifications = notification_sender.NotificationSender(conf)
+        self._sender = sender.Sender(conf)
+        self._sends = notifications.wanted(conf)
+        sending = {notifications.KIND: self._sender.send_all} if self._sends else {}
         self._worker = worker.Worker(
-            handlers(conf) | self._notifications.handlers,
+            handlers(conf) | sending,
             name=conf.host,
             threads=conf.thread_pool_size,
             lease_seconds=conf.conductor.work_lease,
@@ -52,9 +51,11 @@ class ConductorService:
         )
         conf.register_mutate_hook(self._reload)
         self._server = rpc.conductor_server(conf, endpoint.ConductorEndpoint(conf, self._kick))
-        self._heartbeat = heartbeat.Heartbeat(self._worker.name, conf.host)
+        self._uuid = models.new_uuid()
+        self._heartbeat = process.Loop("heartbeat", self._beat)
         run_tasks = functools.partial(periodic_tasks.run_all, conf, liveness.Watch())
         self._periodic_tasks = process.Loop("periodic-tasks", run_tasks)
+        self._notifications = process.Loop("notifications", self._look_for_notifications)
 
     def start(self) -> None:
         """Start every part. The worker starts before the RPC server, as it needs no broker."""
@@ -65,7 +66,9 @@ class ConductorService:
         threading.Thread(target=self._take_over, name="take-over", daemon=True).start()
         threading.Thread(target=self._check_region, name="check-region", daemon=True).start()
         self._periodic_tasks.start()
-        self._notifications.start(self._worker.kick)
+        if self._sends:
+            notifications.wake_after_commit(self._notifications.wake)
+            self._notifications.start()
         self._server.start()
 
     def _take_over(self) -> None:
@@ -84,6 +87,28 @@ class ConductorService:
         except Exception:
             LOG.exception("Nobody knows yet whether [nova] is the right one")
 
+    def _beat(self) -> float:
+        """Record a heartbeat, by which operators see that the conductor is up."""
+        try:
+            liveness.record_heartbeat(self._uuid, self._worker.name, self._conf.host)
+        except errors.CyborgError as exc:
+            LOG.log(exc.level, "Cannot record a heartbeat: %s", exc)
+        return liveness.HEARTBEAT_INTERVAL
+
+    def _end_heartbeat(self) -> None:
+        """Remove the record. A conductor that is killed is shown as down, and removed later."""
+        self._heartbeat.stop(_LOOP_GRACE)
+        try:
+            liveness.remove_conductor(self._uuid)
+        except errors.CyborgError as exc:
+            LOG.log(exc.level, "Cannot remove this conductor's record: %s", exc)
+
+    def _look_for_notifications(self) -> float:
+        """Have the worker send the notifications that are recorded."""
+        if notifications.look():
+            self._worker.kick()
+        return float(self._conf.conductor.poll_interval)
+
     def _kick(self) -> None:
         self._worker.kick()
         self._notifications.wake()
@@ -95,11 +120,12 @@ class ConductorService:
     def stop(self) -> None:
         """Claim no more work; finish what was claimed, or give it back."""
         self._server.stop()
-        self._periodic_tasks.stop(grace=2.0)
-        self._notifications.stop()
+        self._periodic_tasks.stop(_LOOP_GRACE)
+        if self._sends:
+            self._notifications.stop(_LOOP_GRACE)
         self._worker.stop(STOP_GRACE)
-        self._notifications.close()
-        self._heartbeat.stop()
+        self._sender.close()
+        self._end_heartbeat()
 
 
 def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
@@ -107,7 +133,7 @@ def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
     return {
         work.BIND: binding.bind_instance,
         work.ALLOCATE: functools.partial(allocations_executor.run, conf),
-        work.LATE_CLAIM: functools.partial(late_claims.look, conf),
+        work.LATE_CLAIM: functools.partial(placement_claims.look_for_late, conf),
         work.NOVA_EVENT: functools.partial(nova_events.send, conf),
         work.HOST_STEP: functools.partial(host_steps.run, conf),
         work.INSTANCES: functools.partial(orphans.check_instances, conf),

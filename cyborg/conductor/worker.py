@@ -127,7 +127,7 @@ class Worker:
         self._wake.set()
 
     def _room(self) -> dict[str, int]:
-        """How many handlers of each kind may begin."""
+        """The number of handlers of each kind that may begin."""
         with self._idle:
             running = collections.Counter(claim.kind for claim in self._running.values())
             room = {kind: self._limit - running[kind] for kind in self._handlers}
@@ -139,12 +139,11 @@ class Worker:
         try:
             return work.claim(owners, self._lease, room)
         except errors.DatabaseUnreachable:
-            self._stopping.wait(_TABLE_RETRY)
-            return [], True
+            LOG.debug("The work table cannot be read now")
         except Exception:
             LOG.warning("Cannot read the work table; trying again", exc_info=True)
-            self._stopping.wait(_TABLE_RETRY)
-            return [], True
+        self._stopping.wait(_TABLE_RETRY)
+        return [], True
 
     def _run(self, claim: work.Claim) -> None:
         # Its request id is then in every log line and every request to another service.
@@ -191,15 +190,11 @@ class Worker:
         while not self._stopping.wait(self._lease / 3):
             self._renew()
         # Handlers that have not finished keep their leases.
-        while self._renewing():
-            self._renew()
+        while self._renew():
             time.sleep(self._lease / 10)
 
-    def _renewing(self) -> bool:
-        with self._idle:
-            return bool(self._running)
-
-    def _renew(self) -> None:
+    def _renew(self) -> bool:
+        """Renew the leases of what is running; False if nothing is."""
         with self._idle:
             claims = list(self._running.values())
         try:
@@ -208,3 +203,4 @@ class Worker:
             LOG.debug("The leases of %d rows are not renewed", len(claims))
         except Exception:
             LOG.warning("Cannot renew the leases of %d rows", len(claims), exc_info=True)
+        return bool(claims)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, work
-from cyborg.allocations import executor, late_claims
+from cyborg.allocations import executor, placement_claims
 from cyborg.arqs import binding, nova_events
 from cyborg.common import errors
 from cyborg.db import models
@@ -33,7 +33,7 @@ def drain(conf: cfg.ConfigOpts) -> list[str]:
     handlers = {
         work.BIND: binding.bind_instance,
         work.ALLOCATE: lambda claim: executor.run(conf, claim),
-        work.LATE_CLAIM: lambda claim: late_claims.look(conf, claim),
+        work.LATE_CLAIM: lambda claim: placement_claims.look_for_late(conf, claim),
         work.NOVA_EVENT: lambda claim: nova_events.send(conf, claim),
         work.HOST_STEP: lambda claim: host_steps.run(conf, claim),
     }

@@ -29,7 +29,7 @@ from oslo_config import cfg
 from oslo_db import exception as db_exc
 
 from cyborg import db, profiles, rpc, work
-from cyborg.allocations import leases, plans, service, wishes
+from cyborg.allocations import plans, service, wishes
 from cyborg.audits import consistency
 from cyborg.common import errors
 from cyborg.conductor import service as conductor_service
@@ -135,7 +135,7 @@ class Site:
         with db.writer() as session:
             row = models.Allocation
             db.update(session, row, row.uuid == consumer, lease_ms=1)
-        leases.release_expired(self.conf)
+        service.release_expired(self.conf)
 
     def delete(self, consumer: str, _chance: random.Random) -> None:
         service.delete(self.ctx, consumer)

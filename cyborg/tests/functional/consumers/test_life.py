@@ -11,7 +11,7 @@ import requests
 import sqlalchemy as sa
 
 from cyborg import db, quotas, work
-from cyborg.allocations import choosing, leases, plans, service, wishes
+from cyborg.allocations import choosing, plans, service, wishes
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy.enforcer import Enforcer
@@ -291,7 +291,7 @@ def test_an_expired_lease_is_released(rack: Site) -> None:
     assert again["lease_ends_at"] >= renewed["lease_ends_at"]
     with db.writer() as session:
         db.update(session, models.Allocation, lease_ms=1)
-    leases.release_expired(rack.conf)
+    service.release_expired(rack.conf)
     # The conductor may be just about it, and is not waited for.
     until(lambda: ask(rack, "GET", f"/{found['uuid']}").status_code == 404)
     assert ask(rack, "POST", f"/{found['uuid']}/renew").status_code == 404
