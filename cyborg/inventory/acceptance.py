@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host may say of itself in a report.
+"""Bounds of what a host may say of itself in a report.
 
 A host that is broken into can send any report. What is checked here keeps it from reaching beyond
 its own devices: another host's node, names that are not its own, resource classes and traits that
@@ -20,6 +20,7 @@ from cyborg import db, liveness, rpc
 from cyborg.common import errors
 from cyborg.db import locks, models
 from cyborg.drivers import base
+from cyborg.inventory import diff
 
 #: Milliseconds that a time in a report may be ahead of the database's clock.
 _MAX_AHEAD = 60_000
@@ -49,15 +50,12 @@ class Refused(errors.Invalid):
 
 
 def is_timely(started: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-    """Whether the time at which an agent says that it started is not in the future."""
+    """The time at which an agent says that it started is not in the future."""
     return started <= db.now_ms() + _MAX_AHEAD
 
 
 def check_size(data: Mapping[str, Any], max_bytes: int) -> None:
-    """Check that the data of a report is not too large.
-
-    :raises Refused: it is
-    """
+    """Raise Refused if the data of a report is too large."""
     try:
         size = len(base.canonical_json(data))
     except RecursionError as exc:
@@ -88,31 +86,29 @@ def check_report(
     devices: dict[str, tuple[base.Device, ...]] = {}
     names = set(made)
     for driver, found in report.devices.items():
-        kept = []
+        devices[driver] = ()
         for device in found:
             its = {name for dep in device.deployables for name in (dep.resource_class, *dep.traits)}
             wrong = next(_faults(report.host, device), None) or _crowding(names, its)
             if wrong is None:
                 names |= its
-                kept.append(replace(device, unhealthy=_cut(device.unhealthy)))
+                devices[driver] += (replace(device, unhealthy=_cut(device.unhealthy)),)
             else:
-                path = device.control_path
-                unknown.add((path.cpid_type, base.canonical_json(dict(path.cpid_info))))
-                said[driver] = "; ".join([*([said[driver]] if driver in said else []), wrong])
-        devices[driver] = tuple(kept)
+                unknown.add(diff.path_key(device.control_path))
+                said[driver] = f"{said[driver]}; {wrong}" if driver in said else wrong
     said = {driver: _cut(text) or "" for driver, text in said.items()}
     return replace(report, devices=devices, errors=said, unknown=frozenset(unknown))
 
 
 def _cut(sentence: str | None) -> str | None:
-    """What is kept of a driver's sentence, which may be of any length."""
+    """The part of a driver's sentence that is kept; it may be of any length."""
     if sentence is None or len(sentence) <= _SENTENCE_MAX:
         return sentence
     return f"{sentence[:_SENTENCE_MAX]}… ({len(sentence)} characters, cut)"
 
 
 def _crowding(names: set[str], its: set[str]) -> str | None:
-    """Why a device is left out that has these traits and classes beside the other ``names``."""
+    """The reason to leave out a device with these traits and classes beside the ``names``."""
     if its <= names or len(names | its) <= _NAMES_MAX:
         return None
     return (
@@ -146,7 +142,7 @@ def _check_amounts(report: rpc.HostReport, max_devices: int) -> None:
 
 
 def _faults(host: str, device: base.Device) -> Iterator[str]:
-    """Why a device is left out."""
+    """Reasons to leave the device out."""
     if len(f"{device.std_board_info}{device.vendor_board_info}") > 2 * _TEXT_MAX:
         yield f"device {device.control_path} is left out: its board info is too long"
     for deployable in device.deployables:
@@ -171,10 +167,7 @@ def _faults(host: str, device: base.Device) -> Iterator[str]:
 def check_host(
     session: orm.Session, host: models.Host, report: rpc.HostReport, now_ms: int
 ) -> None:
-    """Check that the node is the host's, and that the agent did not start in the future.
-
-    :raises Refused: one of both is not so
-    """
+    """Raise Refused if the node is not the host's, or the agent started in the future."""
     is_new = host.removed or not host.node or _is_from_elsewhere(host)
     if is_new or host.node != report.node:
         _check_node(session, host, report.node, is_new=is_new)
@@ -186,19 +179,17 @@ def check_host(
 
 
 def _is_from_elsewhere(host: models.Host) -> bool:
-    """Whether only the import or Ironic says which node it has, since no agent has reported it."""
+    """Only the import or Ironic says which node it has, since no agent has reported it."""
     is_imported = host.last_seen_ms == 0 and host.node == host.name
     return is_imported or host.managed_by == models.IRONIC
 
 
 def _check_node(session: orm.Session, host: models.Host, node: str, *, is_new: bool) -> None:
-    """Check that the locked host may have a node that it has not had so far.
+    """Raise Refused if the locked host may not have a node that it has not had so far.
 
-    That is so if no other host has it, and its name is that of the host, with or without a domain,
-    as an agent takes it by itself. Another one an administrator must give it, see
+    It may if no other host has it, and its name is that of the host, with or without a domain, as
+    an agent takes it by itself. Another one an administrator must give it, see
     :mod:`cyborg.inventory.nodes`; without keys a new host may take it, too.
-
-    :raises Refused: it is not so
     """
     lock_nodes(session)
     owner = owner_of(session, node, host.id)
@@ -217,15 +208,15 @@ def _check_node(session: orm.Session, host: models.Host, node: str, *, is_new: b
             f"node: {host.name} has node {host.node}, and {node} only if an administrator says so, "
             'see "The node of a host" in the administrator guide.'
         )
-    if session.scalar(_keys_of(host.name).limit(1)) is not None:
+    key = models.HostKey
+    if session.scalar(sa.select(key.id).where(key.host_name == host.name).limit(1)) is not None:
         raise Refused(
             f"node: {node} is no name of host {host.name}, which has it only if an administrator "
             'says so, see "The node of a host" in the administrator guide.'
         )
 
 
-def _keys_of(host_name: str) -> sa.Select[int]:
-    return sa.select(models.HostKey.id).where(models.HostKey.host_name == host_name)
+
 
 
 def lock_nodes(session: orm.Session) -> None:

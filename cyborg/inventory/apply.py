@@ -57,43 +57,67 @@ def apply(
     :raises RestartTransaction: a bind to a handle that is gone has ended since the rows were read
     """
     moves.carry_out(session, plan)
-    for device in plan.gone:
-        device.missing = True
-    gone = [*(dep for row in plan.gone for dep in row.deployables), *plan.gone_deployables]
-    lost = [handle for row in gone for handle in row.attach_handles]
-    for row in gone:
-        row.missing = True
-        row.num_accelerators = 0
+    gone = _mark_gone(plan)
+    lost = _handles_of(gone)
     for kept in plan.kept:
-        columns = _device_columns(kept.driver, kept.device, kept.row) | _look(kept)
-        _set(kept.row, columns, missing=False, kept_until_ms=None)
-        path = kept.row.control_path
-        path.cpid_type, path.cpid_info = path_key(kept.device.control_path)
-    handles = (each for row, *_ in plan.kept_deployables for each in row.attach_handles)
-    away = [handle for handle in handles if handle.missing]
+        _update_device(kept)
+    rows = [row for row, _, _ in plan.kept_deployables]
+    away = [handle for handle in _handles_of(rows) if handle.missing]
     for row, kept, deployable in plan.kept_deployables:
         lost += _update_deployable(session, row, kept, deployable)
     for handle in lost:
         handle.missing = True
-    uuids = _provider_uuids(known, plan.new_names())
-    added = _add_deployables(plan, uuids, reported)
-    renamed = [row for row, _ in added]
-    new = [_device(host_id, each, uuids) for each in plan.new]
-    for device_row, each in zip(new, plan.new, strict=True):
-        added += zip(device_row.deployables, each.device.deployables, strict=True)
-    session.add_all(new)
-    session.flush()
-    _complete(session, added)
-    _set_parents(plan, [row for device in new for row in device.deployables])
-    rows = [*gone, *(row for row, _, _ in plan.kept_deployables)]
-    written_ms = {row.id: row.programmed_ms for row in rows}
+    new, renamed = _insert(session, host_id, plan, known, reported)
+    written_ms = {row.id: row.programmed_ms for row in [*gone, *rows]}
     _fail_binds(session, lost, plan.device_uuids(), written_ms)
     returned = [handle for handle in away if not handle.missing]
     pending = [*_in_step(lost), *_in_step(returned), *_not_prepared(plan)]
     work.want(session, work.HOST_STEP, pending)
-    shown = [*(row for row, _, _ in plan.kept_deployables), *renamed]
-    work.want(session, work.PROGRAM, [row.uuid for row in shown if not row.is_settled])
+    doubtful = [row.uuid for row in [*rows, *renamed] if not row.is_settled]
+    work.want(session, work.PROGRAM, doubtful)
     return new
+
+
+def _handles_of(rows: Iterable[models.Deployable]) -> list[models.AttachHandle]:
+    return [handle for row in rows for handle in row.attach_handles]
+
+
+def _mark_gone(plan: Plan) -> list[models.Deployable]:
+    """Mark as missing what is gone, and return the deployables of it."""
+    for device in plan.gone:
+        device.missing = True
+    gone = [*(dep for row in plan.gone for dep in row.deployables), *plan.gone_deployables]
+    for row in gone:
+        row.missing, row.num_accelerators = True, 0
+    return gone
+
+
+def _update_device(kept: KeptDevice) -> None:
+    columns = _device_columns(kept.driver, kept.device, kept.row) | _look(kept)
+    _set(kept.row, columns, missing=False, kept_until_ms=None)
+    path = kept.row.control_path
+    path.cpid_type, path.cpid_info = path_key(kept.device.control_path)
+
+
+def _insert(
+    session: orm.Session,
+    host_id: int,
+    plan: Plan,
+    known: Iterable[models.Device],
+    reported: Mapping[str, Set[tuple[str, str]]],
+) -> tuple[list[models.Device], list[models.Deployable]]:
+    """Insert what is new, and return the new devices, and the new deployables of known ones."""
+    uuids = _provider_uuids(known, plan.new_names())
+    added = _add_deployables(plan, uuids, reported)
+    renamed = [row for row, _ in added]
+    new = [_device(host_id, each, uuids) for each in plan.new]
+    for device, each in zip(new, plan.new, strict=True):
+        added += zip(device.deployables, each.device.deployables, strict=True)
+    session.add_all(new)
+    session.flush()
+    _complete(session, added)
+    _set_parents(plan, [row for device in new for row in device.deployables])
+    return new, renamed
 
 
 def _add_deployables(
@@ -113,7 +137,7 @@ def _add_deployables(
 
 
 def is_incomplete(plan: Plan) -> bool:
-    """Whether something must be changed later; asked after the plan was applied.
+    """Something must be changed later; asked after the plan was applied.
 
     While a guest has a handle, its info and the resource class stay as they were, and so does the
     record of the program of a deployable that is not programmed any more.
@@ -222,10 +246,7 @@ def _complete(
         session.execute(_INSERT_HANDLES, some)
 
 
-def _attach_handle(handle: base.AttachHandle) -> models.AttachHandle:
-    attach_type, attach_info = handle_key(handle)
-    # With arq set, SQLAlchemy does not look in the database for an ARQ that holds the new handle.
-    return models.AttachHandle(attach_type=attach_type, attach_info=attach_info, arq=None)
+
 
 
 def _update_deployable(
@@ -243,7 +264,7 @@ def _update_deployable(
 
 
 def _num_accelerators(deployable: base.Deployable, handles: Iterable[models.AttachHandle]) -> int:
-    """How many accelerators can be given to guests.
+    """The number of accelerators that can be given to guests.
 
     libvirt and operators make mediated devices too. Each that is not ours, which has the uuid of
     one of ``handles``, takes one accelerator of its parent.
@@ -277,7 +298,10 @@ def _update_handles(
     for handle in new:
         found = by_address.pop(_pci_address(handle.attach_type, handle.attach_info), None)
         if found is None:
-            row.attach_handles.append(_attach_handle(handle))
+            attach_type, attach_info = handle_key(handle)
+            # With arq set, SQLAlchemy looks for no ARQ in the database that holds the new handle.
+            made = models.AttachHandle(attach_type=attach_type, attach_info=attach_info, arq=None)
+            row.attach_handles.append(made)
             continue
         del rest[found.attach_info]
         found.missing = False
@@ -300,15 +324,18 @@ def _pci_address(attach_type: str, info: Mapping[str, str]) -> _PciAddress | Non
 
 
 def _has_other_info(row: models.Deployable, deployable: base.Deployable) -> bool:
-    """Whether a guest has a handle that is reported with another info now."""
+    """A guest has a handle that is reported with another info now."""
     reported = {handle_key(handle)[1] for handle in deployable.attach_handles}
     return any(
         not handle.missing and handle.attach_info not in reported for handle in row.attach_handles
     )
 
 
+
+
+
 def _has_any(row: models.Deployable, keys: Set[tuple[str, str]]) -> bool:
-    """Whether a row has any of these handles."""
+    """The row has any of these handles."""
     return any((each.attach_type, each.attach_info) in keys for each in row.attach_handles)
 
 
@@ -325,12 +352,17 @@ def _set_parents(plan: Plan, new: Iterable[models.Deployable]) -> None:
             above = by_name.get(parents[row.name] or "")
             row.parent_id = above.id if above is not None else None
     for row in rows:
-        root, seen = row, set[int]()
-        # Rows of an earlier release may be below themselves, or below another device's.
-        while root.parent_id is not None and root.parent_id in by_id and root.id not in seen:
-            seen.add(root.id)
-            root = by_id[root.parent_id]
-        row.root_id = root.id if root is not row else None
+        row.root_id = _root_id(row, by_id)
+
+
+def _root_id(row: models.Deployable, by_id: Mapping[int, models.Deployable]) -> int | None:
+    """The id of the root of a deployable, or None if it is one itself."""
+    root, seen = row, set[int]()
+    # Rows of an earlier release may be below themselves, or below another device's.
+    while root.parent_id is not None and root.parent_id in by_id and root.id not in seen:
+        seen.add(root.id)
+        root = by_id[root.parent_id]
+    return root.id if root is not row else None
 
 
 def _fail_binds(
@@ -371,7 +403,7 @@ def _fail_binds(
 
 
 def _was_written_for(arq: models.Arq, written_ms: int | None) -> bool:
-    """Whether a write of its deployable has ended well since the ARQ's bind began."""
+    """A write of its deployable has ended well since the ARQ's bind began."""
     began_ms = arq.bind_started_ms
     return began_ms is not None and written_ms is not None and began_ms <= written_ms
 
@@ -387,9 +419,10 @@ def _in_step(handles: Iterable[models.AttachHandle]) -> Iterator[str]:
 def _not_prepared(plan: Plan) -> Iterator[str]:
     """Handles of Bound ARQs that are not prepared any more, because their host was rebooted."""
     for row, _, deployable in plan.kept_deployables:
-        if deployable.prepares and deployable.prepared is not None:
-            ready = set(deployable.prepared)
-            for handle in row.attach_handles:
-                bound = handle.arq is not None and handle.arq.state == models.BOUND
-                if bound and not handle.missing and handle.uuid not in ready:
-                    yield handle.uuid
+        if not deployable.prepares or deployable.prepared is None:
+            continue
+        ready = set(deployable.prepared)
+        for handle in row.attach_handles:
+            bound = handle.arq is not None and handle.arq.state == models.BOUND
+            if bound and not handle.missing and handle.uuid not in ready:
+                yield handle.uuid

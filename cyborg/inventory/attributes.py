@@ -1,14 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A deployable's attributes: stored as text, shown in their types, updated from reports."""
+"""Attributes of deployables, which drivers report and administrators add.
+
+They are stored as text, shown in their types, and updated from reports. Each change by an
+administrator requests the Placement sync of the host in its own transaction, and does not wait for
+Placement.
+"""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from cyborg import db, work
 from cyborg.common import errors
-from cyborg.db import models
+from cyborg.db import models, paging
 from cyborg.drivers import base, trait_names
+
+LOG = logging.getLogger(__name__)
+
+#: Columns by which a list may be sorted and filtered; the names are those of the REST API.
+COLUMNS: dict[str, Any] = {
+    "id": models.Attribute.id,
+    "uuid": models.Attribute.uuid,
+    "deployable_id": models.Attribute.deployable_id,
+    "deployable_uuid": models.Deployable.uuid,
+    "key": models.Attribute.key,
+    "created_at": models.Attribute.created_at,
+    "updated_at": models.Attribute.updated_at,
+}
+
+_FILTERS = {**COLUMNS, "value": db.exactly(models.Attribute.value)}
+_OPTIONS = (orm.contains_eager(models.Attribute.deployable),)
+# With an inner join MariaDB would begin at the smaller table, and sort all rows to cut a page.
+_ATTRIBUTES = sa.select(models.Attribute).outerjoin(models.Attribute.deployable)
+
+_KIND = "Attribute"
+
+#: Maximum number of attributes that are made at once.
+MAX_ATTRIBUTES = 1000
+
+_TRAIT = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
 
 DRIVER, ADMIN = "driver", "admin"
 
@@ -63,9 +100,7 @@ def reported(
 
 def rows(values: dict[str, str]) -> list[models.Attribute]:
     """New rows for values that a driver reports."""
-    return [
-        models.Attribute(key=key, value=value, origin=DRIVER) for key, value in values.items()
-    ]
+    return [models.Attribute(key=key, value=value, origin=DRIVER) for key, value in values.items()]
 
 
 def update(row: models.Deployable, deployable: base.Deployable) -> None:
@@ -87,7 +122,7 @@ def update(row: models.Deployable, deployable: base.Deployable) -> None:
 
 
 def is_class_outdated(row: models.Deployable, deployable: base.Deployable) -> bool:
-    """Whether the row still has another resource class, because a guest's allocation uses it."""
+    """The row still has another resource class, because a guest's allocation uses it."""
     return any(
         (attribute.key, attribute.origin) == (base.RESOURCE_CLASS_KEY, DRIVER)
         and attribute.value != deployable.resource_class
@@ -112,3 +147,163 @@ def _hidden_by_guest(
     }
     derived = trait_names.of_facts(facts)
     return facts.keys() | {key for key, value in traits.items() if value in derived}
+
+
+def list_attributes(page: paging.Page = paging.ALL, **wanted: str | int) -> list[models.Attribute]:
+    """Attributes that have the values ``wanted``, with their deployables, from one SELECT.
+
+    :raises Invalid: the sort key or the marker is unknown
+    """
+    with db.reader() as session:
+        return paging.fetch(
+            session, _ATTRIBUTES, COLUMNS, page, wanted, filters=_FILTERS, options=_OPTIONS
+        )
+
+
+def get_attribute(uuid: str) -> models.Attribute:
+    """The attribute of that uuid with its deployable.
+
+    :raises NotFound: there is no such attribute
+    """
+    with db.reader() as session:
+        return paging.get(session, _ATTRIBUTES, COLUMNS, _KIND, options=_OPTIONS, uuid=uuid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewAttribute:
+    """An attribute to be made, for the deployable of that uuid, or else of that id."""
+
+    key: str
+    value: str
+    deployable_id: int | None = None
+    deployable_uuid: str | None = None
+    uuid: str = field(default_factory=models.new_uuid)
+
+    @property
+    def deployable(self) -> int | str | None:
+        """The id or the uuid that names the deployable."""
+        return self.deployable_id if self.deployable_uuid is None else self.deployable_uuid
+
+
+@db.retry
+def create_attributes(new: Sequence[NewAttribute]) -> list[models.Attribute]:
+    """Add attributes, which reports do not change, to deployables: all of them, or none.
+
+    If a key begins with ``trait``, the value becomes a trait in Placement.
+
+    :raises Invalid: a deployable does not exist, or a value is not a custom trait, or not of the
+        type that its key has
+    :raises Conflict: a deployable has an attribute of that key, or another has that uuid
+    """
+    values = [_stored_value(attribute) for attribute in new]
+    with db.restarting(), db.writer() as session:
+        deployables = _find_deployables(session, new)
+        _refuse_taken(session, new, deployables)
+        made = [
+            models.Attribute(
+                uuid=each.uuid,
+                key=each.key,
+                value=value,
+                origin=ADMIN,
+                deployable=deployables[each.deployable],
+            )
+            for each, value in zip(new, values, strict=True)
+        ]
+        session.add_all(made)
+        ids = {row.id for row in deployables.values()}
+        work.want(session, work.PLACEMENT, sorted(session.scalars(_hosts_of(ids))))
+    said = ", ".join(f"{each.key} of deployable {each.deployable.uuid}" for each in made)
+    LOG.info("Made the attributes %s", said)
+    return made
+
+
+def _stored_value(new: NewAttribute) -> str:
+    if new.key.startswith(base.TRAIT_PREFIX) and not _TRAIT.fullmatch(new.value):
+        raise errors.Invalid(
+            f"value: {new.value[:255]} is no trait of one's own; begin with CUSTOM_ and use A-Z, "
+            "0-9 and _ only."
+        )
+    return stored(new.key, new.value)
+
+
+def _find_deployables(
+    session: orm.Session, new: Sequence[NewAttribute]
+) -> dict[int | str | None, models.Deployable]:
+    """The deployables by what the attributes name them by: id or uuid."""
+    row = models.Deployable
+    ids = {each.deployable for each in new if each.deployable_uuid is None}
+    uuids = {each.deployable_uuid for each in new}
+    found: dict[int | str | None, models.Deployable] = {}
+    for each in session.scalars(sa.select(row).where(row.id.in_(ids) | row.uuid.in_(uuids))):
+        found |= {each.id: each, each.uuid: each}
+    for asked in new:
+        if asked.deployable not in found:
+            raise errors.Invalid(
+                "deployable_id or deployable_uuid: there is no such deployable"
+                + (f" as {asked.deployable}." if len(new) > 1 else ".")
+            )
+    return found
+
+
+def _refuse_taken(
+    session: orm.Session,
+    new: Sequence[NewAttribute],
+    deployables: Mapping[int | str | None, models.Deployable],
+) -> None:
+    """Raise Conflict if a uuid, or a key of one deployable, is there already, or twice."""
+    table = models.Attribute
+    keys = {(deployables[each.deployable].id, each.key): each for each in new}
+    uuids = {each.uuid for each in new}
+    if min(len(keys), len(uuids)) < len(new):
+        raise errors.Conflict(
+            "attributes: two of them have the same uuid, or the same key for one deployable."
+        )
+    taken = sa.select(table.uuid, table.deployable_id, table.key).where(
+        sa.or_(
+            table.uuid.in_(uuids),
+            sa.and_(
+                table.deployable_id.in_({row_id for row_id, _ in keys}),
+                table.key.in_({key for _, key in keys}),
+            ),
+        )
+    )
+    for uuid, deployable_id, key in session.execute(taken):
+        if uuid in uuids:
+            raise errors.Conflict(f"An attribute with uuid {uuid} already exists.")
+        if (deployable_id, key) in keys:
+            raise errors.Conflict(
+                f"The deployable has an attribute with key {key} already; delete it first or "
+                "choose another key."
+            )
+
+
+@db.retry
+def delete_attribute(uuid: str) -> None:
+    """Delete an attribute that an administrator added.
+
+    :raises NotFound: there is no such attribute
+    :raises Conflict: the device's driver reports it
+    """
+    with db.writer() as session:
+        attribute = paging.get(session, sa.select(models.Attribute), COLUMNS, _KIND, uuid=uuid)
+        if attribute.origin != ADMIN:
+            raise errors.Conflict(
+                f"Attribute {uuid} is reported by the device's driver and would come back; only "
+                "attributes made by an administrator can be deleted."
+            )
+        # The next report is applied in full: the driver may report an attribute of the same key.
+        host_name = session.scalar(_hosts_of([attribute.deployable_id]))
+        db.update(session, models.Host, models.Host.name == host_name, report_digest=None)
+        work.want(session, work.PLACEMENT, [host_name] if host_name else [])
+        session.delete(attribute)
+    LOG.info("Deleted attribute %s", uuid)
+
+
+def _hosts_of(deployable_ids: Collection[int]) -> sa.Select[str]:
+    return (
+        sa.select(models.Host.name)
+        .join(models.Device, models.Device.host_id == models.Host.id)
+        .join(models.Deployable, models.Deployable.device_id == models.Device.id)
+        .where(models.Deployable.id.in_(deployable_ids))
+        .distinct()
+    )

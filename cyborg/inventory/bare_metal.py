@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -42,10 +42,7 @@ def forget(session: orm.Session, hosts: Sequence[models.Host]) -> int:
 
 
 def refuse(host: models.Host, what: str) -> None:
-    """Return if the host has an agent.
-
-    :raises Conflict: it has none
-    """
+    """Raise Conflict if the host has no agent."""
     if host.managed_by == models.IRONIC:
         raise errors.Conflict(
             f"{what} is of host {host.name}, which has no agent: nothing of it is given out, and "
@@ -65,7 +62,8 @@ def take_over(session: orm.Session, host: models.Host, report: rpc.HostReport) -
         forget(session, session.scalars(sa.select(row).where(*other).with_for_update()).all())
     if host.managed_by != models.IRONIC:
         return
-    reported = _paths(report)
+    devices_of = report.devices.values()
+    reported = {diff.path_key(each.control_path) for found in devices_of for each in found}
     gone = [
         device
         for device in devices(session, [host.id])
@@ -76,11 +74,3 @@ def take_over(session: orm.Session, host: models.Host, report: rpc.HostReport) -
     db.after_commit(
         session, lambda: LOG.info("Host %s has an agent now, and is not Ironic's", report.host)
     )
-
-
-def _paths(report: rpc.HostReport) -> Set[tuple[str, str]]:
-    return {
-        diff.path_key(device.control_path)
-        for found in report.devices.values()
-        for device in found
-    }

@@ -85,13 +85,11 @@ class Plan:
         of_new = {dep.name: new.driver for new in self.new for dep in new.device.deployables}
         return of_new | {dep.name: kept.driver for kept, dep in self.new_deployables}
 
-    def new_names_being_written(self) -> Mapping[str, str]:
+    def new_names_being_written(self) -> list[str]:
         """Those of :meth:`new_names` whose device may be in the middle of a write."""
-        written = {dep.name for kept, dep in self.new_deployables if kept.device.being_written}
-        for new in self.new:
-            if new.device.being_written:
-                written.update(dep.name for dep in new.device.deployables)
-        return {name: driver for name, driver in self.new_names().items() if name in written}
+        written = (new.device for new in self.new if new.device.being_written)
+        names = [dep.name for device in written for dep in device.deployables]
+        return names + [dep.name for kept, dep in self.new_deployables if kept.device.being_written]
 
     def device_uuids(self) -> dict[int, str]:
         """The device's uuid of each deployable in the database, by the deployable's id."""
@@ -112,7 +110,7 @@ class Plan:
         ]
 
     def events(self) -> Iterator[tuple[notices.Event, models.Device]]:
-        """What happens to the known devices: missing, found again, unhealthy, healthy.
+        """The events of the known devices: missing, found again, unhealthy, healthy.
 
         Read this before the plan is applied, which changes the rows.
         """
@@ -198,7 +196,7 @@ def diff(
     unmatched: list[tuple[str, base.Device]] = []
 
     def is_it(row: models.Device | None, device: base.Device) -> bool:
-        """Whether the device may be that of the row."""
+        """The device may be that of the row."""
         if row is None or row.id in matched | same_card:
             return False
         return row.id in frozen | unread or not identities.is_other(row, device)
@@ -268,20 +266,19 @@ def handle_key(handle: base.AttachHandle) -> _Key:
 
 def handle_keys(reported: Reported) -> dict[str, frozenset[_Key]]:
     """The keys of the attach handles that each deployable is reported with, by its name."""
-    return {
-        part.name: frozenset(map(handle_key, part.attach_handles))
-        for _, device in _each(reported)
-        for part in device.deployables
-    }
+    found: dict[str, frozenset[_Key]] = {}
+    for part in (part for _, device in _each(reported) for part in device.deployables):
+        found[part.name] = found.get(part.name, frozenset()).union(
+            map(handle_key, part.attach_handles)
+        )
+    return found
 
 
 def _row_key(row: models.Device) -> _Key:
     return row.control_path.cpid_type, row.control_path.cpid_info
 
 
-def _kept(
-    row: models.Device, driver: str, device: base.Device, *, by_serial: bool
-) -> KeptDevice:
+def _kept(row: models.Device, driver: str, device: base.Device, *, by_serial: bool) -> KeptDevice:
     if device.health_unknown:
         device = replace(device, unhealthy=row.unhealthy)
     moved = by_serial and _row_key(row) != path_key(device.control_path)
@@ -290,7 +287,7 @@ def _kept(
 
 
 def _may_have_been(there: models.Device, one: KeptDevice) -> bool:
-    """Whether a card with that serial may be what others have, or left, without its serial."""
+    """A card with that serial may be what others have, or left, without its serial."""
     is_known = there is one.row or identities.of_row(there).serial is not None
     if is_known or identities.is_other(there, one.device):
         return False
@@ -377,12 +374,7 @@ def drop_held_elsewhere(
 
     Returns the rest of the report, and the infos of all handles that moved to another deployable.
     """
-    seen = {
-        (part.name, handle_key(handle))
-        for _, device in _each(reported)
-        for part in device.deployables
-        for handle in part.attach_handles
-    }
+    seen = {(name, key) for name, keys in handle_keys(reported).items() for key in keys}
     stored = {
         (row.name, (handle.attach_type, handle.attach_info)): (
             handle.is_kept or device.id in frozen

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which reported card is which known one, by what tells cards apart; pure, like :mod:`.diff`."""
+"""Identities of cards: which reported one is which known one; pure, like :mod:`.diff`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLACE = ("domain", "bus", "device", "function")
 
 
 def of_row(row: models.Device) -> identity.Identity:
-    """What is known of a card: its serial as it was shown last."""
+    """The known identity of a card: its serial as it was shown last."""
     shown = [getattr(row, "identity", None)]
     if shown == [None]:
         attributes = (each for part in row.deployables for each in part.attributes)
@@ -24,7 +24,7 @@ def of_row(row: models.Device) -> identity.Identity:
 
 
 def of_device(device: base.Device) -> identity.Identity:
-    """What a report says of a card."""
+    """The identity of a card as a report says it."""
     shown = (part.attributes.get(identity.SERIAL_KEY) for part in device.deployables)
     return identity.of(shown, device.vendor, device.std_board_info)
 
@@ -37,7 +37,7 @@ def serial_to_keep(row: models.Device | None, device: base.Device) -> str | None
 
 
 def is_other(row: models.Device, device: base.Device) -> bool:
-    """Whether a reported card at the place of a known one is certainly another.
+    """A reported card at the place of a known one is certainly another.
 
     What is programmed may have another product id afterwards, and a part of a card has its own.
     """
@@ -52,7 +52,7 @@ def is_other(row: models.Device, device: base.Device) -> bool:
 
 
 def is_doubtful(device: base.Device) -> bool:
-    """Whether a card in the slot of another needs a look: a list by address may have meant that.
+    """A card in the slot of another needs a look: a list by address may have meant that.
 
     One that is known by its serial does not; but a disk may have data.
     """
@@ -65,7 +65,7 @@ def nameless(card: identity.Identity) -> str | None:
 
 
 def has_other_board(row: models.Device, device: base.Device) -> bool:
-    """Whether a card that shows no serial is on another board than the one that was there."""
+    """A card that shows no serial is on another board than the one that was there."""
     was, now = of_row(row), of_device(device)
     are_known = None not in (was.board, now.board) and None in (was.serial, now.serial)
     return are_known and was.board != now.board

@@ -18,7 +18,7 @@ from cyborg.inventory.diff import KeptDevice, Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What is kept for now: the ids of the devices, a hash of what was lacking, and why."""
+    """Devices that are kept for now: their ids, a hash of what was lacking, and why."""
 
     devices: frozenset[int]
     mark: str
@@ -32,7 +32,7 @@ def held(
     max_share: float,
     mark_before: str | None,
 ) -> Held | None:
-    """What the plan may not take away now; None if it may take all that it does.
+    """The devices that the plan may not take away now; None if it may take all that it does.
 
     ``reported`` are the handles that each deployable is reported with, by its name. ``mark_before``
     is the mark of the report before: what that one did not have either may go.
@@ -65,7 +65,7 @@ def _present(rows: Iterable[models.Device]) -> int:
 
 
 def _lost(kept: KeptDevice, reported: Mapping[str, Set[tuple[str, str]]]) -> int:
-    """How many handles less a device is reported with than it has.
+    """The number of handles that a device has and is not reported with.
 
     One that is being programmed has others, or none, until that is done. One that is divided in
     another way may have fewer.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What administrators say of hosts: which keys speak for one, and which node it has."""
+"""Words of administrators about hosts: which keys speak for one, and which node it has."""
 
 from __future__ import annotations
 

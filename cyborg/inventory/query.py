@@ -85,7 +85,7 @@ class Device(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Where it is on its host, as people read it."""
+        """The place on its host, as people read it."""
         return base.place(json.loads(self.cpid_info))
 
 
@@ -132,7 +132,7 @@ class Deployable(NamedTuple):
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it is being written or was lost."""
+        """It is being written, or was lost."""
         return self.program_state not in models.SETTLED
 
 
@@ -189,14 +189,10 @@ def list_deployables(page: paging.Page = paging.ALL, **wanted: str | int) -> lis
 
     :raises Invalid: the sort key or the marker is unknown
     """
+    filters = {**DEPLOYABLE_COLUMNS, "hostname": _NODE}
     with db.reader() as session:
         select = paging.select(
-            session,
-            _DEPLOYABLES,
-            DEPLOYABLE_COLUMNS,
-            page,
-            wanted,
-            filters={**DEPLOYABLE_COLUMNS, "hostname": _NODE},
+            session, _DEPLOYABLES, DEPLOYABLE_COLUMNS, page, wanted, filters=filters
         )
         return _with_attributes(session, session.execute(select).all())
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, cast
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, history, liveness, notifications, rpc, work
@@ -34,6 +33,9 @@ _DROPPED = Reason.of(
 #: The results of :func:`apply_report`, and of a digest that is not the stored one.
 APPLIED, UNCHANGED, OLD, UNKNOWN = "applied", "unchanged", "old", "unknown"
 REFUSED = "refused"
+
+#: The keys of the handles that each deployable is reported with, by its name.
+_Handles = Mapping[str, Set[tuple[str, str]]]
 
 
 def read(data: Any, max_bytes: int) -> rpc.HostReport:
@@ -159,7 +161,7 @@ def _announce_up(session: orm.Session, host_name: str) -> None:
 
 
 def _is_old(host: models.Host, now_ms: int, report: rpc.HostReport) -> bool:
-    """Whether a newer report was applied a short while ago.
+    """A newer report was applied a short while ago.
 
     A report that looks old long after the last one comes from a host whose clock was set back: it
     is applied, or else the host would be ignored until its clock is where it was.
@@ -188,47 +190,19 @@ def _apply(report: rpc.HostReport, digest: str, max_share: float, keep_vanished:
         if _has_programmable(report) or _had_programmable(session, host.id):
             _lock_programmable(session, host.id)
         known = _known_devices(session, host.id)
-        # A driver that has found devices may still have an error about one that it left out.
-        failed = report.errors.keys() - report.devices.keys()
-        frozen = diff.frozen_ids(known, failed, report.unknown)
-        unread = diff.rows_with(known, report.unread)
-        reported, moved = diff.drop_held_elsewhere(known, report.devices, frozen | unread)
-        before = _handle_ids(known)
-        plan = diff.diff(known, reported, frozen=frozen, unread=unread)
-        errors = dict(report.errors)
-        handles = diff.handle_keys(report.devices)
-        if held := losses.held(known, plan, handles, max_share, host.lacked):
-            LOG.error("Host %s: %s", host.name, held.sentence)
-            errors[liveness.CONDUCTOR] = held.sentence
-            unread |= held.devices
-            # What is kept is not given out at another place as well.
-            reported, moved = diff.drop_held_elsewhere(known, report.devices, frozen | unread)
-            plan = diff.diff(known, reported, frozen=frozen, unread=unread)
-        plan = diff.without(plan, _unfinished_names(host, plan, errors))
-        plan = diff.without(plan, _taken_names(session, host, plan, errors))
+        errors, handles = dict(report.errors), diff.handle_keys(report.devices)
+        plan, moved, lacked = _compare(host, known, report, handles, max_share, errors)
+        plan = _without_refused(session, host, plan, errors)
         healths, events = plan.health_changes(), list(plan.events())
         _keep_vanished(plan, report, keep_vanished and now_ms + keep_vanished * 1000)
-        try:
-            new = apply.apply(session, host.id, plan, known, handles)
-            work.want(session, work.PLACEMENT, [host.name])
-            deleted = missing.discard(session, host.id) if known else frozenset()
-            if _is_held_at_old_place(session, host.id, moved, before):
-                raise db.RestartTransaction
-        except (
-            db_exc.DBReferenceError,
-            db_exc.DBDuplicateEntry,
-            orm.exc.StaleDataError,
-        ) as exc:
-            # Since the rows were read, a free handle was bound, or one that was missing and held
-            # was released and deleted.
-            raise db.RestartTransaction from exc
+        new, deleted = _carry_out(session, host, plan, known, handles, moved)
         events = [*diff.events_of_new(new), *events]
         # missing.discard() has announced what it deleted.
         present = ((event, row) for event, row in events if row.id not in deleted)
         notifications.announce(
             session, (notices.of_device(event, row, report.node) for event, row in present)
         )
-        host.driver_errors, host.lacked = errors, held.mark if held else None
+        host.driver_errors, host.lacked = errors, lacked
         # Without a digest the next report is applied in full, even if it says the same.
         incomplete = bool(moved) or errors != dict(report.errors) or apply.is_incomplete(plan)
         host.report_digest = None if incomplete else digest
@@ -236,6 +210,57 @@ def _apply(report: rpc.HostReport, digest: str, max_share: float, keep_vanished:
     LOG.info("Applied report of host %s: %s", report.host, plan.summary())
     _log_health_changes(report.host, healths)
     return True
+
+
+def _compare(
+    host: models.Host,
+    known: list[models.Device],
+    report: rpc.HostReport,
+    handles: _Handles,
+    max_share: float,
+    errors: dict[str, str],
+) -> tuple[diff.Plan, Set[str], str | None]:
+    """The plan of a report, and the infos of handles that moved to another deployable.
+
+    If too much is lacking, it is kept, that is added to the ``errors``, and its mark returned.
+    """
+    # A driver that has found devices may still have an error about one that it left out.
+    failed = report.errors.keys() - report.devices.keys()
+    frozen = diff.frozen_ids(known, failed, report.unknown)
+    unread = diff.rows_with(known, report.unread)
+    reported, moved = diff.drop_held_elsewhere(known, report.devices, frozen | unread)
+    plan = diff.diff(known, reported, frozen=frozen, unread=unread)
+    held = losses.held(known, plan, handles, max_share, host.lacked)
+    if held:
+        LOG.error("Host %s: %s", host.name, held.sentence)
+        errors[liveness.CONDUCTOR] = held.sentence
+        unread |= held.devices
+        # What is kept is not given out at another place as well.
+        reported, moved = diff.drop_held_elsewhere(known, report.devices, frozen | unread)
+        plan = diff.diff(known, reported, frozen=frozen, unread=unread)
+    return plan, moved, held.mark if held else None
+
+
+def _carry_out(
+    session: orm.Session,
+    host: models.Host,
+    plan: diff.Plan,
+    known: list[models.Device],
+    handles: _Handles,
+    moved: Set[str],
+) -> tuple[list[models.Device], frozenset[int]]:
+    """Carry the plan out, and return the new devices, and the ids of those that are deleted."""
+    rows = (row for device in known for row in device.deployables)
+    before = {handle.id for row in rows for handle in row.attach_handles}
+    # Since the rows were read, a free handle may be bound, or one that was missing and held may be
+    # released and deleted.
+    with db.restarting(orm.exc.StaleDataError):
+        new = apply.apply(session, host.id, plan, known, handles)
+        work.want(session, work.PLACEMENT, [host.name])
+        deleted = missing.discard(session, host.id) if known else frozenset()
+    if _is_held_at_old_place(session, host.id, moved, before):
+        raise db.RestartTransaction
+    return new, deleted
 
 
 def _keep_vanished(plan: diff.Plan, report: rpc.HostReport, until_ms: int) -> None:
@@ -362,36 +387,42 @@ def _known_devices(session: orm.Session, host_id: int) -> list[models.Device]:
     return list(session.scalars(query))
 
 
-def _unfinished_names(host: models.Host, plan: diff.Plan, errors: dict[str, str]) -> set[str]:
-    """Names of new deployables that may be in the middle of a write, each added to ``errors``.
+def _without_refused(
+    session: orm.Session, host: models.Host, plan: diff.Plan, errors: dict[str, str]
+) -> diff.Plan:
+    """The plan without new deployables that may not be there, each with an error of its driver.
+
+    Because of the error the next report is applied in full.
+    """
+    for level, find in ((logging.WARNING, _unfinished), (logging.ERROR, _taken)):
+        new, reasons = plan.new_names(), find(session, host, plan)
+        for name, reason in reasons.items():
+            errors[new[name]] = f"deployable {name} is left out: {reason}"
+            LOG.log(level, "Host %s: %s", host.name, errors[new[name]])
+        plan = diff.without(plan, reasons.keys())
+    return plan
+
+
+def _unfinished(_session: orm.Session, _host: models.Host, plan: diff.Plan) -> dict[str, str]:
+    """New deployables that may be in the middle of a write, each with that reason.
 
     No operation is known that keeps them from being given out, as when their record was removed
-    while they were written. Because of the error the next report is applied in full.
+    while they were written.
     """
-    written = plan.new_names_being_written()
-    for name, driver in written.items():
-        sentence = f"deployable {name} is left out: its device may be in the middle of a write"
-        LOG.warning("Host %s: %s", host.name, sentence)
-        errors[driver] = sentence
-    return set(written)
+    reason = "its device may be in the middle of a write"
+    return dict.fromkeys(plan.new_names_being_written(), reason)
 
 
-def _taken_names(
-    session: orm.Session, host: models.Host, plan: diff.Plan, errors: dict[str, str]
-) -> set[str]:
-    """Names of new deployables that exist already; each is added to ``errors`` of its driver.
+def _taken(session: orm.Session, host: models.Host, plan: diff.Plan) -> dict[str, str]:
+    """New deployables whose name exists already, each with the reason.
 
-    Another host has the name, or a device of this host that is about to be deleted. Because of the
-    error the next report is applied in full, and by then the name may be free.
+    Another host has the name, or a device of this host that is about to be deleted. It may be free
+    by the next report.
     """
     new = plan.new_names()
     if not new:
-        return set()
+        return {}
     others = acceptance.names_of_others(session, host.name, set(new))
-    for name, reason in others.items():
-        sentence = f"deployable {name} is left out: {reason}"
-        LOG.error("Host %s: %s", host.name, sentence)
-        errors[new[name]] = sentence
     # These are called otherwise when the plan is carried out.
     leaving = [row.id for row in (*plan.displaced(), *(kept.row for kept in plan.moved))]
     query = (
@@ -400,23 +431,14 @@ def _taken_names(
         .join(models.Host, models.Host.id == models.Device.host_id)
         .where(models.Deployable.name.in_(new), models.Device.id.not_in(leaving))
     )
-    taken: dict[str, str] = dict(list(session.execute(query)))
-    for name, other in taken.items():
-        sentence = f"deployable {name} is left out: host {other} has one of that name"
-        LOG.error("Host %s: %s", host.name, sentence)
-        errors[new[name]] = sentence
-    return others.keys() | taken.keys()
-
-
-def _handle_ids(known: list[models.Device]) -> frozenset[int]:
-    deployables = (row for device in known for row in device.deployables)
-    return frozenset(handle.id for row in deployables for handle in row.attach_handles)
+    taken = session.execute(query)
+    return others | {name: f"host {other} has one of that name" for name, other in taken}
 
 
 def _is_held_at_old_place(
     session: orm.Session, host_id: int, moved: Set[str], before: Set[int]
 ) -> bool:
-    """Whether a handle that moved to another deployable was bound at its old place meanwhile.
+    """A handle that moved to another deployable was bound at its old place meanwhile.
 
     ``moved`` are infos of handles. ``before`` are the ids of the handles that were there before
     this report: a driver may have a reason to report several of one info.

@@ -19,7 +19,7 @@ from cyborg import db, history, profiles, work
 from cyborg.api import app, server
 from cyborg.db import models
 from cyborg.hosts import flags
-from cyborg.inventory import admin
+from cyborg.inventory import attributes
 from cyborg.policy.enforcer import Enforcer
 from cyborg.programming import operations
 from cyborg.rpc import signing
@@ -82,8 +82,8 @@ class Scene:
             )
         flags.disable_device(unused.device.uuid)
         flags.taint_device(programmable.device.uuid)
-        colour = admin.NewAttribute(deployable_id=deployable.id, key="colour", value="blue")
-        (attribute,) = admin.create_attributes([colour])
+        colour = attributes.NewAttribute(deployable_id=deployable.id, key="colour", value="blue")
+        (attribute,) = attributes.create_attributes([colour])
         profile = profiles.create_profile(
             name="public", groups=[dict(boots.GROUP)], description=None
         )

@@ -12,7 +12,7 @@ from cyborg.api.request import Request
 from cyborg.api.types import attributes as types
 from cyborg.db import models
 from cyborg.db.paging import Page
-from cyborg.inventory import admin, attributes
+from cyborg.inventory import attributes
 from cyborg.policy.rules import attribute as policies
 
 #: SDKs in the field wrap an attribute in an object with this key.
@@ -28,12 +28,12 @@ class Attributes(Resource):
     @lists(policies.GET_ALL, kind, "attributes", query=types.QUERY)
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.Attribute]:
         """List attributes."""
-        return admin.list_attributes(page, **wanted)
+        return attributes.list_attributes(page, **wanted)
 
     @shows(policies.GET_ONE, kind, member=declare.Member())
     def get_one(self, request: Request, uuid: str) -> models.Attribute:
         """Show an attribute."""
-        return admin.get_attribute(uuid)
+        return attributes.get_attribute(uuid)
 
     @declare.operation(
         policies.CREATE,
@@ -46,7 +46,7 @@ class Attributes(Resource):
         """Give a deployable an attribute, or several deployables several."""
         several = body.get("attributes")
         new = [_stored(each) for each in ([body] if several is None else several)]
-        shown = self.views(request, admin.create_attributes(new))
+        shown = self.views(request, attributes.create_attributes(new))
         return shown[0] if several is None else {"attributes": shown}
 
     @declare.operation(
@@ -54,7 +54,7 @@ class Attributes(Resource):
     )
     def delete_one(self, request: Request, uuid: str) -> None:
         """Delete an attribute that an administrator made."""
-        admin.delete_attribute(uuid)
+        attributes.delete_attribute(uuid)
 
     def view(self, request: Request, attribute: models.Attribute) -> dict[str, Any]:
         """An attribute, from 2.4 with a number as a number."""
@@ -71,11 +71,11 @@ class Attributes(Resource):
         }
 
 
-def _stored(body: dict[str, Any]) -> admin.NewAttribute:
+def _stored(body: dict[str, Any]) -> attributes.NewAttribute:
     """The fields of a new attribute as they are stored."""
     stored: dict[str, Any] = {field: arguments.as_text(body[field]) for field in ("key", "value")}
     for field in {"uuid", "deployable_uuid"} & body.keys():
         stored[field] = arguments.stored_uuid(body[field])
     if "deployable_id" in body:
         stored["deployable_id"] = int(body["deployable_id"])
-    return admin.NewAttribute(**stored)
+    return attributes.NewAttribute(**stored)

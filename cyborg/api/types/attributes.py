@@ -8,7 +8,7 @@ from typing import ClassVar
 from cyborg.api import arguments, versions
 from cyborg.api.types import fields
 from cyborg.api.types.base import Changed, Field, Object, OneOrMany, Value, Versioned
-from cyborg.inventory import admin
+from cyborg.inventory import attributes
 
 _REGULAR = versions.REGULAR
 _NEW_KEY = fields.text(maxLength=arguments.TEXT_MAX, minLength=1)
@@ -60,13 +60,13 @@ MADE = Changed(
             Attribute,
             "attributes",
             minItems=1,
-            maxItems=admin.MAX_ATTRIBUTES,
-            refusal=f"attributes must be a list of 1 to {admin.MAX_ATTRIBUTES} attributes.",
+            maxItems=attributes.MAX_ATTRIBUTES,
+            refusal=f"attributes must be a list of 1 to {attributes.MAX_ATTRIBUTES} attributes.",
         ),
     }
 )
 QUERY = fields.paging(
-    admin.COLUMNS,
+    attributes.COLUMNS,
     deployable_id=Field(fields.ID, "Only attributes of the deployable of this number."),
     deployable_uuid=Field(fields.UUID, "Only attributes of this deployable.", since=_REGULAR),
     key=Field(fields.TEXT, "Only attributes of this key."),

@@ -17,7 +17,7 @@ from cyborg import db, profiles
 from cyborg.arqs import service
 from cyborg.common import errors
 from cyborg.db import models, paging
-from cyborg.inventory import admin, query
+from cyborg.inventory import attributes, query
 from cyborg.policy import context
 from cyborg.tests import hosts
 from cyborg.tests.conftest import SqlCounter
@@ -119,7 +119,7 @@ def test_the_budget_of_a_page(ctx: context.RequestContext, count_sql: CountSql) 
         functools.partial(service.list_arqs, ctx): 1,
         query.list_devices: 1,
         query.list_deployables: 2,
-        admin.list_attributes: 1,
+        attributes.list_attributes: 1,
         functools.partial(profiles.list_profiles, ctx): 1,
     }
     for found, selects in lists.items():
@@ -136,7 +136,7 @@ def test_the_budget_of_a_page(ctx: context.RequestContext, count_sql: CountSql) 
 def test_only_the_lists_own_columns_sort_it() -> None:
     for column in ("bogus", "value", "origin", "__table__"):
         with pytest.raises(errors.Invalid, match="invalid field for sorting"):
-            admin.list_attributes(paging.Page(sort_key=column))
+            attributes.list_attributes(paging.Page(sort_key=column))
 
 
 def test_a_part_of_an_instances_requests_is_resolved_when_all_are(

@@ -14,7 +14,7 @@ from cyborg import db, work
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.hosts import flags
-from cyborg.inventory import admin
+from cyborg.inventory import attributes
 from cyborg.tests import hosts
 
 pytestmark = pytest.mark.every_database
@@ -34,7 +34,7 @@ def _deployable_id() -> int:
 
 
 def _make_attribute(**new: Any) -> models.Attribute:
-    (made,) = admin.create_attributes([admin.NewAttribute(**new)])
+    (made,) = attributes.create_attributes([attributes.NewAttribute(**new)])
     return made
 
 
@@ -77,16 +77,16 @@ def test_an_attribute_is_made_once_however_many_ask_at_once() -> None:
     for thread in threads:
         thread.join()
     assert outcomes == {"created": 1, "conflict": 5}
-    assert [a.value for a in admin.list_attributes(key="site")] == ["x"]
+    assert [a.value for a in attributes.list_attributes(key="site")] == ["x"]
 
 
 def test_attributes_are_listed_by_deployable_and_key() -> None:
     deployable = _deployable_id()
     made = _make_attribute(deployable_id=deployable, key="traits9", value="CUSTOM_SITE")
-    found = admin.list_attributes(deployable_id=deployable)
+    found = attributes.list_attributes(deployable_id=deployable)
     assert [attribute.key for attribute in found] == ["traits1", "rc", "traits9"]
-    assert admin.list_attributes(deployable_id=deployable + 1) == []
-    assert admin.get_attribute(made.uuid).origin == "admin"
+    assert attributes.list_attributes(deployable_id=deployable + 1) == []
+    assert attributes.get_attribute(made.uuid).origin == "admin"
     assert _wanted() == [(work.PLACEMENT, "host-1")]
 
 
@@ -94,7 +94,7 @@ def test_attributes_are_listed_by_deployable_and_key() -> None:
 def test_an_illegal_trait_is_refused(value: str) -> None:
     with pytest.raises(errors.Invalid, match="value"):
         _make_attribute(deployable_id=_deployable_id(), key="trait_x", value=value)
-    assert len(admin.list_attributes()) == 2
+    assert len(attributes.list_attributes()) == 2
 
 
 def test_an_unknown_deployable_is_refused() -> None:
@@ -104,10 +104,10 @@ def test_an_unknown_deployable_is_refused() -> None:
 
 def test_only_an_administrators_attribute_can_be_deleted() -> None:
     made = _make_attribute(deployable_id=_deployable_id(), key="a", value="b")
-    admin.delete_attribute(made.uuid)
+    attributes.delete_attribute(made.uuid)
     with pytest.raises(errors.NotFound):
-        admin.delete_attribute(made.uuid)
-    for attribute in admin.list_attributes():
+        attributes.delete_attribute(made.uuid)
+    for attribute in attributes.list_attributes():
         with pytest.raises(errors.Conflict, match="driver"):
-            admin.delete_attribute(attribute.uuid)
-    assert len(admin.list_attributes()) == 2
+            attributes.delete_attribute(attribute.uuid)
+    assert len(attributes.list_attributes()) == 2
