@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened: who had which attach handle from when to when, faults, failed binds, writes.
+"""History: who had which attach handle from when to when, faults, failed binds, writes.
 
 Each entry is written in the transaction of the change itself, and outlives what it is about. It is
 deleted some time after its end.
@@ -186,7 +186,7 @@ def end_uses(session: orm.Session, arq_uuids: Collection[str]) -> None:
 def end_of_devices(
     session: orm.Session, device_uuids: Collection[str], kinds: Collection[str]
 ) -> None:
-    """What is written of the devices in these kinds is over."""
+    """End the entries of these kinds about the devices."""
     if device_uuids:
         _end(session, _ENTRY.device_uuid.in_(device_uuids), _ENTRY.kind.in_(kinds))
 
@@ -216,6 +216,9 @@ def of_owners(session: orm.Session, ill: Mapping[str, str | None]) -> list[dict[
         }
         for row, handle_uuid, device_uuid in session.execute(held)
     ]
+
+
+
 
 
 def note_unclean(
@@ -284,7 +287,7 @@ def end_of_host(session: orm.Session, hostname: str, kinds: Collection[str]) -> 
 
 
 def rename_host(session: orm.Session, old: str, new: str) -> None:
-    """What is still so of a host as a whole is so of its new name."""
+    """Give the entries that have not ended about a host as a whole its new name."""
     db.update(session, _ENTRY, *_whole_host(old), _ENTRY.ended_ms.is_(None), hostname=new)
 
 
@@ -349,7 +352,7 @@ def in_log(reason: str | None) -> str:
 
 
 def user() -> str | None:
-    """Who is served by this thread, as an entry names it."""
+    """The user who is served by this thread, as an entry names it."""
     current = oslo_context.get_current()
     return f"user {current.user_id}" if current and current.user_id else None
 
@@ -370,7 +373,7 @@ def list_entries(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """How much a project has used of a resource class."""
+    """The usage of a resource class by a project."""
 
     project_id: str | None
     resource_class: str | None
@@ -407,16 +410,15 @@ def sum_uses(
         query = query.where(sa.or_(running, _ENTRY.ended_ms > start_ms))
     if project_id is not None:
         query = query.where(_ENTRY.project_id == project_id)
-    with db.reader() as session:
-        return [
-            Usage(
-                project_id=project,
-                resource_class=name,
-                in_use=int(in_use),
-                hours=round(int(used_ms) / 3_600_000, 3),
-            )
-            for project, name, in_use, used_ms in session.execute(query)
-        ]
+    return [
+        Usage(
+            project_id=project,
+            resource_class=name,
+            in_use=int(in_use),
+            hours=round(int(used_ms) / 3_600_000, 3),
+        )
+        for project, name, in_use, used_ms in db.rows(query)
+    ]
 
 
 @db.retry
@@ -425,8 +427,7 @@ def known_since(conf: cfg.ConfigOpts) -> int | None:
     seconds, row = conf.conductor.history_expiry, models.Brake
     # What was deleted stays so when the option is raised.
     deleted = sa.select(row.began_ms).where(row.name == _FORGOTTEN).scalar_subquery()
-    with db.reader() as session:
-        until_ms, now_ms = session.execute(sa.select(deleted, db.now_ms())).one()
+    ((until_ms, now_ms),) = db.rows(sa.select(deleted, db.now_ms()))
     expired_ms = now_ms - seconds * 1000 if seconds else None
     return max((ms for ms in (until_ms, expired_ms) if ms is not None), default=None)
 

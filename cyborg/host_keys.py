@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, rpc
@@ -25,6 +24,7 @@ KEYS_MAX = 2
 _WINDOW = 63
 
 
+@db.retry
 def enrol(
     host_name: str, public_key: str, besides: Callable[[orm.Session], None] = lambda _session: None
 ) -> models.HostKey:
@@ -38,38 +38,33 @@ def enrol(
     """
     if not rpc.is_host_name(host_name):
         raise errors.Invalid(f"{host_name!r} is no name of a host.")
-    fingerprint = signing.fingerprint(public_key)
-    key = _enrol(host_name, public_key, fingerprint, besides)
-    LOG.info("Key %s is enrolled for host %s", fingerprint, host_name)
-    return key
-
-
-@db.retry
-def _enrol(
-    host_name: str, public_key: str, fingerprint: str, besides: Callable[[orm.Session], None]
-) -> models.HostKey:
-    key = models.HostKey
+    key, fingerprint = models.HostKey, signing.fingerprint(public_key)
     with db.writer() as session:
         besides(session)
-        found = session.scalar(sa.select(key).where(key.fingerprint == fingerprint))
-        if found is not None:
-            return _enrolled(found, host_name)
-        valid = _valid_keys(session, host_name)
-        if len(valid) >= KEYS_MAX:
-            raise errors.Conflict(
-                f"Host {host_name} has {KEYS_MAX} keys; revoke {valid[0].fingerprint} or "
-                f"{valid[1].fingerprint} first."
-            )
-        row = key(host_name=host_name, public_key=public_key, fingerprint=fingerprint)
-        session.add(row)
-        try:
-            session.flush()
-        except db_exc.DBDuplicateEntry as exc:
-            raise db.RestartTransaction from exc
+        row = session.scalar(sa.select(key).where(key.fingerprint == fingerprint))
+        if row is None:
+            row = key(host_name=host_name, public_key=public_key, fingerprint=fingerprint)
+            _add(session, row)
+        else:
+            _refuse_other(row, host_name)
+    LOG.info("Key %s is enrolled for host %s", fingerprint, host_name)
     return row
 
 
-def _enrolled(found: models.HostKey, host_name: str) -> models.HostKey:
+def _add(session: orm.Session, row: models.HostKey) -> None:
+    valid = _valid_keys(session, row.host_name)
+    if len(valid) >= KEYS_MAX:
+        raise errors.Conflict(
+            f"Host {row.host_name} has {KEYS_MAX} keys; revoke {valid[0].fingerprint} or "
+            f"{valid[1].fingerprint} first."
+        )
+    session.add(row)
+    with db.restarting():
+        session.flush()
+
+
+def _refuse_other(found: models.HostKey, host_name: str) -> None:
+    """Raise Conflict if the key is another host's, or was revoked."""
     if found.host_name != host_name:
         raise errors.Conflict(
             f"public_key: it is the key of host {found.host_name}, and each host needs one of its "
@@ -80,7 +75,6 @@ def _enrolled(found: models.HostKey, host_name: str) -> models.HostKey:
             f"public_key: this key of host {host_name} was revoked; enrol another one, which "
             "`cyborg-agent key --next` makes."
         )
-    return found
 
 
 def _valid_keys(session: orm.Session, host_name: str) -> list[models.HostKey]:
@@ -99,32 +93,24 @@ def list_keys(host_name: str) -> list[models.HostKey]:
     """
     key, host = models.HostKey, models.Host
     is_host = sa.select(host.id).where(host.name == host_name, host.removed.is_(False))
-    with db.reader() as session:
-        query = sa.select(key).where(key.host_name == host_name).order_by(key.id)
-        found = list(session.scalars(query))
-        if not found and session.scalar(is_host) is None:
-            raise errors.NotFound.of("Host", name=host_name)
+    found = db.read_all(sa.select(key).where(key.host_name == host_name).order_by(key.id))
+    if not found and db.read_one(is_host) is None:
+        raise errors.NotFound.of("Host", name=host_name)
     return found
 
 
+@db.retry
 def revoke(host_name: str, fingerprint: str | None = None) -> None:
     """Accept no message signed by this key any more, or by any key of the host.
 
     :raises NotFound: there is no such key
     """
-    if not _revoke(host_name, fingerprint):
-        raise errors.NotFound(
-            f"Host {host_name} has no key."
-            if fingerprint is None
-            else f"Host {host_name} has no key {fingerprint}."
-        )
-    LOG.warning("Key %s of host %s is revoked", fingerprint or "(all)", host_name)
-
-
-@db.retry
-def _revoke(host_name: str, fingerprint: str | None) -> int:
     with db.writer() as session:
-        return revoke_in(session, host_name, fingerprint)
+        found = revoke_in(session, host_name, fingerprint)
+    if not found:
+        which = "no key" if fingerprint is None else f"no key {fingerprint}"
+        raise errors.NotFound(f"Host {host_name} has {which}.")
+    LOG.warning("Key %s of host %s is revoked", fingerprint or "(all)", host_name)
 
 
 def revoke_in(session: orm.Session, host_name: str, fingerprint: str | None = None) -> int:
@@ -159,11 +145,9 @@ def move_in(session: orm.Session, old: str, new: str, fingerprints: Collection[s
 
 
 def check(said: signing.Said, signature: object, *, required: bool) -> None:
-    """Check that the message is the host's, and new.
+    """Raise Refused if the message is not the host's, or not new.
 
     If the host has no key, unsigned messages are accepted unless ``required``.
-
-    :raises Refused: it is not the host's, or not new
     """
     if not rpc.is_host_name(said.host):
         raise signing.Refused(signing.UNREADABLE, "The message names no host.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether conductors and hosts are up: heartbeats, reports, and the list of services.
+"""Liveness of conductors and hosts: heartbeats, reports, and the list of services.
 
 A conductor records a heartbeat every few seconds; a host is up as long as its agent reports. All
 times are the database's clock, so a wrong clock on one machine does not matter.
@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,6 +25,8 @@ from cyborg.db import models, paging
 from cyborg.notifications import notices
 
 LOG = logging.getLogger(__name__)
+
+_CONDUCTOR, _HOST, _DEVICE = models.Conductor, models.Host, models.Device
 
 AGENT = "cyborg-agent"
 CONDUCTOR = "cyborg-conductor"
@@ -63,12 +65,11 @@ def record_heartbeat(uuid: str, name: str, host: str) -> None:
 
     ``name`` is the one under which it claims work.
     """
-    conductor = models.Conductor
     row = {"uuid": uuid, "name": name, "host": host, "created_at": models.utcnow()}
     seen = {"last_seen_ms": db.now_ms()}
     with db.writer() as session:
-        db.upsert(session, conductor, [row | seen], key=["name"], update=seen)
-        db.delete(session, conductor, conductor.last_seen_ms < _before(FORGET_AFTER))
+        db.upsert(session, _CONDUCTOR, [row | seen], key=["name"], update=seen)
+        db.delete(session, _CONDUCTOR, _CONDUCTOR.last_seen_ms < _before(FORGET_AFTER))
 
 
 @db.retry
@@ -96,17 +97,17 @@ class Watch:
     def mark_hosts_down(self, conf: cfg.ConfigOpts) -> None:
         """Mark the hosts down that are silent while others are heard, or for very long."""
         seconds = conf.conductor.host_down_time
-        silences = _silences()
+        least, most, up = _silences()
         now = self._clock()
         if now - self._looked > seconds * _NOTICED + conf.conductor.poll_interval:
             # Nobody may have heard the hosts meanwhile, and each has its time to report.
             self._since = now
         self._looked = now
-        witnessed = min(silences.least, now - self._since)
-        is_silent = silences.up > 1 and silences.least > seconds * _NOTICED
+        witnessed = min(least, now - self._since)
+        is_silent = up > 1 and least > seconds * _NOTICED
         if is_silent and witnessed < seconds * _BELIEVED:
-            self._note_silence(now, silences.least, seconds)
-        if now - self._since >= seconds and silences.most > seconds:
+            self._note_silence(now, least, seconds)
+        if now - self._since >= seconds and most > seconds:
             of_all = self._silence if now - self._heard_none < seconds else 0.0
             mark_hosts_down(conf, not_counted=of_all)
 
@@ -121,28 +122,21 @@ class Watch:
         self._heard_none, self._silence = now, silence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Silences:
-    """For how many seconds hosts have not reported, and how many of them are not marked down."""
-
-    #: The host that reported last; of those that are not marked, the one that did so first.
-    least: float
-    most: float
-    up: int
-
-
 @db.retry
-def _silences() -> _Silences:
-    host = models.Host
-    last_of_up = sa.case((host.down.is_(False), host.last_seen_ms))
+def _silences() -> tuple[float, float, int]:
+    """The seconds for which hosts have not reported, and how many are not marked down.
+
+    The seconds are those of the host that reported last, and of the one of those that are not
+    marked that did so first.
+    """
+    last_of_up = sa.case((_HOST.down.is_(False), _HOST.last_seen_ms))
     query = sa.select(
-        db.now_ms() - sa.func.max(host.last_seen_ms),
+        db.now_ms() - sa.func.max(_HOST.last_seen_ms),
         db.now_ms() - sa.func.min(last_of_up),
         sa.func.count(last_of_up),
-    ).where(host.removed.is_(False), host.managed_by == models.AGENT)
-    with db.reader() as session:
-        least, most, up = session.execute(query).one()
-    return _Silences(least=float(least or 0) / 1000, most=float(most or 0) / 1000, up=up)
+    ).where(_HOST.removed.is_(False), _HOST.managed_by == models.AGENT)
+    ((least, most, up),) = db.rows(query)
+    return float(least or 0) / 1000, float(most or 0) / 1000, up
 
 
 def mark_hosts_down(conf: cfg.ConfigOpts, *, not_counted: float = 0.0) -> None:
@@ -151,14 +145,13 @@ def mark_hosts_down(conf: cfg.ConfigOpts, *, not_counted: float = 0.0) -> None:
     Placement offers nothing of them from then on. So many seconds more are ``not_counted``.
     """
     seconds = conf.conductor.host_down_time
-    host = models.Host
     overdue = (
-        host.down.is_(False),
-        host.removed.is_(False),
-        host.managed_by == models.AGENT,
-        host.last_seen_ms < _before(seconds + not_counted),
+        _HOST.down.is_(False),
+        _HOST.removed.is_(False),
+        _HOST.managed_by == models.AGENT,
+        _HOST.last_seen_ms < _before(seconds + not_counted),
     )
-    for found in db.change_due(host, *overdue, limit=_BATCH, change=_mark_down):
+    for found in db.change_due(_HOST, *overdue, limit=_BATCH, change=_mark_down):
         LOG.warning("Host %s is down: it has not reported for %d s", found.name, seconds)
 
 
@@ -174,8 +167,7 @@ def note_refusal(host_name: str, why: Reason, *, instead: bool = True) -> bool:
 
     With ``instead`` it takes the place of another one that is shown. Whether it was written.
     """
-    host = models.Host
-    query = sa.select(host, db.now_ms()).where(host.name == host_name)
+    query = sa.select(_HOST, db.now_ms()).where(_HOST.name == host_name)
     # Whoever sends such messages again and again is to hold no lock.
     if not _is_shown_anew(query, why, instead=instead):
         return False
@@ -205,7 +197,7 @@ def show_refusal(host: models.Host, now_ms: int, why: Reason, *, instead: bool =
 
 
 def _is_news(host: models.Host, now_ms: int, why: Reason, *, instead: bool) -> bool:
-    """Whether it is to be written."""
+    """The refusal is to be written."""
     age = math.inf if host.refused_ms is None else (now_ms - host.refused_ms) / 1000
     if age >= _SHOWN_FOR:
         return True
@@ -218,48 +210,46 @@ def _before(seconds: float) -> sa.ColumnElement[int]:
     return db.now_ms() - round(seconds * 1000)
 
 
+#: The columns of an agent behind those of the errors that conductors do not have.
+_OF_AGENTS = ("refused", "refused_ms", "devices", "not_offered", "not_offered_reasons")
+
+
 def _union() -> sa.Subquery:
     """Agents and conductors as one table; agents have even ids, conductors odd ones."""
-    host, conductor = models.Host, models.Conductor
     agents = sa.select(
-        (host.id * 2).label("id"),
-        host.uuid,
+        (_HOST.id * 2).label("id"),
+        _HOST.uuid,
         sa.literal(AGENT).label("binary"),
-        host.name.label("host"),
-        host.node.label("hostname"),
-        sa.case((host.down, DOWN), else_=UP).label("state"),
-        host.last_seen_ms,
-        host.driver_errors,
-        sa.case((host.refused_ms > _before(_SHOWN_FOR), host.refused)).label("refused"),
-        host.refused_ms,
-        _devices_of(host.id).label("devices"),
-        host.not_offered,
-        host.not_offered_reasons,
-        host.created_at,
-    ).where(host.removed.is_(False), host.managed_by == models.AGENT)
+        _HOST.name.label("host"),
+        _HOST.node.label("hostname"),
+        sa.case((_HOST.down, DOWN), else_=UP).label("state"),
+        _HOST.last_seen_ms,
+        _HOST.driver_errors,
+        sa.case((_HOST.refused_ms > _before(_SHOWN_FOR), _HOST.refused)).label("refused"),
+        _HOST.refused_ms,
+        _devices_of(_HOST.id).label("devices"),
+        _HOST.not_offered,
+        _HOST.not_offered_reasons,
+        _HOST.created_at,
+    ).where(_HOST.removed.is_(False), _HOST.managed_by == models.AGENT)
     conductors = sa.select(
-        (conductor.id * 2 + 1).label("id"),
-        conductor.uuid,
+        (_CONDUCTOR.id * 2 + 1).label("id"),
+        _CONDUCTOR.uuid,
         sa.literal(CONDUCTOR).label("binary"),
-        conductor.host,
+        _CONDUCTOR.host,
         sa.null().label("hostname"),
-        sa.case((conductor.last_seen_ms < _before(DOWN_AFTER), DOWN), else_=UP).label("state"),
-        conductor.last_seen_ms,
+        sa.case((_CONDUCTOR.last_seen_ms < _before(DOWN_AFTER), DOWN), else_=UP).label("state"),
+        _CONDUCTOR.last_seen_ms,
         sa.literal("{}", sa.Text).label("driver_errors"),
-        sa.null().label("refused"),
-        sa.null().label("refused_ms"),
-        sa.null().label("devices"),
-        sa.null().label("not_offered"),
-        sa.null().label("not_offered_reasons"),
-        conductor.created_at,
+        *(sa.null().label(name) for name in _OF_AGENTS),
+        _CONDUCTOR.created_at,
     )
     return agents.union_all(conductors).subquery("services")
 
 
 def _devices_of(host_id: orm.InstrumentedAttribute[int]) -> sa.ScalarSelect[int]:
-    device = models.Device
-    query = sa.select(sa.func.count(device.id)).where(device.host_id == host_id)
-    return query.where(device.missing.is_(False)).scalar_subquery()
+    query = sa.select(sa.func.count(_DEVICE.id)).where(_DEVICE.host_id == host_id)
+    return query.where(_DEVICE.missing.is_(False)).scalar_subquery()
 
 
 class Service:

@@ -13,19 +13,11 @@ from typing import Any, Literal, NamedTuple
 
 import os_traits
 import sqlalchemy as sa
-from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, notifications
-from cyborg.common import errors
-from cyborg.common.request_groups import (
-    FORBIDDEN,
-    RESOURCES,
-    TAINT,
-    TOLERATE_TAINT,
-    TRAIT,
-    RequestGroup,
-)
+from cyborg.common import errors, request_groups
+from cyborg.common.request_groups import FORBIDDEN, TAINT, TOLERATE_TAINT, TRAIT, RequestGroup
 from cyborg.db import models, paging
 from cyborg.notifications import notices
 from cyborg.policy.context import RequestContext
@@ -92,7 +84,7 @@ def _read_group(index: int, group: Mapping[str, str | float]) -> dict[str, str]:
         if key in read:
             raise errors.Invalid(f"groups[{index}] has the key {key} more than once.")
         text = value.strip() if isinstance(value, str) else str(int(value))
-        read[key] = str(int(text)) if kind == RESOURCES else text
+        read[key] = str(int(text)) if kind == request_groups.RESOURCES else text
     _check_taint(index, read)
     for trait in RequestGroup.parse(read).traits:
         # Placement refuses whoever asks for a trait that it does not know.
@@ -102,7 +94,7 @@ def _read_group(index: int, group: Mapping[str, str | float]) -> dict[str, str]:
 
 
 def _check_taint(index: int, group: dict[str, str]) -> None:
-    """Return if the group says of taints only what it may; what it was shown of them goes."""
+    """Raise Invalid if the group says of taints what it may not; drop what it was shown of them."""
     if group.get(TOLERATE_TAINT, "true").lower() not in {"true", "false"}:
         raise errors.Invalid(f"groups[{index}].{TOLERATE_TAINT} must be true or false.")
     # Clients that replace a profile send back what they were shown.
@@ -148,20 +140,15 @@ def create_profile(
         projects=[models.DeviceProfileProject(project_id=project) for project in projects],
     )
     table = models.DeviceProfile
-    try:
-        with db.writer() as session:
-            taken = session.execute(
-                sa.select(table.name).where(sa.or_(table.name == name, table.uuid == profile.uuid))
-            )
-            for (other,) in taken:
-                field, value = ("name", name) if other == name else ("uuid", profile.uuid)
-                raise errors.Conflict(f"A device_profile with {field} {value} already exists.")
-            session.add(profile)
-            session.flush()
-            _announce(session, notices.PROFILE_CREATED, [profile])
-    except db_exc.DBDuplicateEntry as exc:
-        # Another request was faster; the next attempt finds the field for the message.
-        raise db.RestartTransaction from exc
+    same = sa.select(table.name).where(sa.or_(table.name == name, table.uuid == profile.uuid))
+    # If another request is faster, the next attempt finds the field for the message.
+    with db.restarting(), db.writer() as session:
+        for other in session.scalars(same):
+            field, value = ("name", name) if other == name else ("uuid", profile.uuid)
+            raise errors.Conflict(f"A device_profile with {field} {value} already exists.")
+        session.add(profile)
+        session.flush()
+        _announce(session, notices.PROFILE_CREATED, [profile])
     LOG.info("Created device profile %s (%s)", profile.name, profile.uuid)
     return profile
 
@@ -186,23 +173,20 @@ def replace_profile(
     :raises Conflict: another profile has that name
     """
     table = models.DeviceProfile
-    try:
-        with db.writer() as session:
-            profile = _get(session, ctx, key, lock=True)
-            taken = sa.select(table.id).where(table.name == name, table.id != profile.id)
-            if session.scalar(taken) is not None:
-                raise errors.Conflict(f"A device_profile with name {name} already exists.")
-            profile.name, profile.groups, profile.description = name, groups, description
-            profile.visibility, profile.updated_at = visibility, models.utcnow()
-            profile.extra = dict(extra) if extra else None
-            kept = {shared.project_id: shared for shared in profile.projects}
-            profile.projects = [
-                kept.get(project) or models.DeviceProfileProject(project_id=project)
-                for project in projects
-            ]
-            _announce(session, notices.PROFILE_UPDATED, [profile])
-    except db_exc.DBDuplicateEntry as exc:
-        raise db.RestartTransaction from exc
+    with db.restarting(), db.writer() as session:
+        profile = _get(session, ctx, key, lock=True)
+        taken = sa.select(table.id).where(table.name == name, table.id != profile.id)
+        if session.scalar(taken) is not None:
+            raise errors.Conflict(f"A device_profile with name {name} already exists.")
+        profile.name, profile.groups, profile.description = name, groups, description
+        profile.visibility, profile.updated_at = visibility, models.utcnow()
+        profile.extra = dict(extra) if extra else None
+        kept = {shared.project_id: shared for shared in profile.projects}
+        profile.projects = [
+            kept.get(project) or models.DeviceProfileProject(project_id=project)
+            for project in projects
+        ]
+        _announce(session, notices.PROFILE_UPDATED, [profile])
     LOG.info("Replaced device profile %s (%s)", profile.name, profile.uuid)
     return profile.uuid
 
@@ -286,7 +270,7 @@ def enable_profile(ctx: RequestContext, key: Key, *, enabled: bool) -> None:
 
 
 class Usable(NamedTuple):
-    """What ARQs are made of: a profile that the caller may use."""
+    """A profile that the caller may use, as far as ARQs are made of it."""
 
     uuid: str
     name: str
@@ -304,9 +288,13 @@ _IS_SHARED = sa.exists().where(
     _SHARING.profile_id == _TABLE.id,
     _SHARING.project_id == sa.bindparam("project"),
 )
-#: The profile of a name, by whether the caller sees only what is public or shared with its
-#: project. Made once, since making them takes longer than running them.
-_FIND = {False: _NAMED, True: _NAMED.where(sa.or_(_TABLE.visibility == PUBLIC, _IS_SHARED))}
+#: The profile is public, or shared with the project.
+_IS_IN_SCOPE = sa.or_(
+    _TABLE.visibility == PUBLIC, _IS_SHARED.correlate(models.DeviceProfile.__table__)
+)
+#: The profile of a name, by whether the caller sees only what is in the scope of its project. Made
+#: once, since making them takes longer than running them.
+_FIND = {False: _NAMED, True: _NAMED.where(_IS_IN_SCOPE)}
 
 
 def read_named(ctx: RequestContext, name: str) -> list[dict[str, str]]:
@@ -351,10 +339,7 @@ def delete_profiles(ctx: RequestContext, keys: Sequence[Key]) -> None:
 
 
 def refuse_disabled(profile: models.DeviceProfile | Usable) -> None:
-    """Return if requests can be made of the profile.
-
-    :raises Conflict: it is disabled
-    """
+    """Raise Conflict if the profile is disabled."""
     if not profile.enabled:
         raise errors.Conflict(
             f"device_profile_name: profile {profile.name} is disabled; choose another one, or "
@@ -369,16 +354,5 @@ def _announce(
 
 
 def _visible(ctx: RequestContext) -> sa.Select[models.DeviceProfile]:
-    return sa.select(models.DeviceProfile).where(*_in_scope(ctx))
-
-
-def _in_scope(ctx: RequestContext) -> list[sa.ColumnElement[bool]]:
-    """The WHERE clauses for the profiles that are public or shared with the caller's project."""
-    if ctx.project_scope is None:
-        return []
-    table, sharing = models.DeviceProfile, models.DeviceProfileProject
-    # One lookup in a unique index per private profile, however many projects share it.
-    shared = sa.exists().where(
-        sharing.profile_id == table.id, sharing.project_id == ctx.project_scope
-    )
-    return [sa.or_(table.visibility == PUBLIC, shared.correlate(table))]
+    query, project = sa.select(models.DeviceProfile), ctx.project_scope
+    return query if project is None else query.where(_IS_IN_SCOPE.params(project=project))

@@ -23,6 +23,8 @@ from cyborg.notifications import notices
 from cyborg.notifications.notices import Excess
 from cyborg.peers import answers, clients
 
+_PROJECT, _ARQ = models.ProjectLock, models.Arq
+
 if TYPE_CHECKING:
     from oslo_limit import limit
 
@@ -56,7 +58,9 @@ def announce(refusal: QuotaExceeded) -> None:
 
     Of one project that is done once in :data:`NOTICE_SECONDS`: who is refused asks again.
     """
-    if _is_due(refusal.payload.project_id):
+    project_id = refusal.payload.project_id
+    lately = sa.select(_PROJECT.id).where(_PROJECT.project_id == project_id, ~_due())
+    if db.read_one(lately) is None:
         _announce(refusal.payload)
 
 
@@ -67,20 +71,11 @@ def _due() -> sa.ColumnElement[bool]:
 
 
 @db.retry
-def _is_due(project_id: str) -> bool:
-    row = models.ProjectLock
-    lately = sa.select(row.id).where(row.project_id == project_id, ~_due())
-    with db.reader() as session:
-        return session.scalar(lately) is None
-
-
-@db.retry
 def _announce(payload: notices.QuotaPayload) -> None:
-    row = models.ProjectLock
     with db.writer() as session:
         lock(session, payload.project_id)
-        ours = row.project_id == payload.project_id
-        if db.update(session, row, ours, _due(), quota_noticed_ms=db.now_ms()):
+        ours = _PROJECT.project_id == payload.project_id
+        if db.update(session, _PROJECT, ours, _due(), quota_noticed_ms=db.now_ms()):
             notifications.announce(session, [notices.Notice(notices.QUOTA_EXCEEDED, payload)])
 
 
@@ -127,11 +122,9 @@ def _enforcer(conf: cfg.ConfigOpts) -> limit.Enforcer:
 def enforce(
     session: orm.Session, project_id: str | None, limits: Limits, classes: Collection[str]
 ) -> None:
-    """Return if the project may have an ARQ of each of ``classes`` besides those that it has.
+    """Raise QuotaExceeded if the project may not have an ARQ more of each of ``classes``.
 
     From here to the end of the caller's transaction no other one creates ARQs of the project.
-
-    :raises QuotaExceeded: it may not
     """
     if not limits or project_id is None or not classes:
         return
@@ -154,25 +147,22 @@ def lock(session: orm.Session, project_id: str) -> None:
     Something is written each time: of two transactions on two nodes of a Galera cluster, which do
     not wait for each other, the second fails at its end, and is tried again.
     """
-    table = models.ProjectLock
     row = {"project_id": project_id, "created_at": models.utcnow(), "locks": 1}
-    db.upsert(session, table, [row], key=["project_id"], update={"locks": table.locks + 1})
+    db.upsert(session, _PROJECT, [row], key=["project_id"], update={"locks": _PROJECT.locks + 1})
 
 
 def classes_of(session: orm.Session, uuids: Collection[str]) -> list[str]:
-    """What each of these ARQs counts as."""
-    arq = models.Arq
-    query = sa.select(arq.resource_class).where(arq.uuid.in_(uuids))
-    return list(session.scalars(query.where(arq.resource_class.is_not(None))))
+    """The resource classes as which these ARQs count."""
+    query = sa.select(_ARQ.resource_class).where(_ARQ.uuid.in_(uuids))
+    return list(session.scalars(query.where(_ARQ.resource_class.is_not(None))))
 
 
 def _used(session: orm.Session, project_id: str) -> dict[str, int]:
-    """How many ARQs a project has, in all and by class; those being deleted do not count."""
-    arq = models.Arq
+    """The ARQs of a project, in all and by class; those being deleted do not count."""
     query = (
-        sa.select(arq.resource_class, sa.func.count())
-        .where(arq.project_id == project_id)
-        .group_by(arq.resource_class)
+        sa.select(_ARQ.resource_class, sa.func.count())
+        .where(_ARQ.project_id == project_id)
+        .group_by(_ARQ.resource_class)
     )
     counts = collections.Counter(dict(session.execute(query).all()))
     total = counts.total()

@@ -27,7 +27,7 @@ SETTLE = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What an instance has of one provider differs between Cyborg and Placement."""
+    """A difference between Cyborg and Placement in what an instance has of one provider."""
 
     host: str
     provider: str
@@ -58,7 +58,7 @@ _TOO_MANY = (
 
 
 def find(conf: cfg.ConfigOpts, *, settle: float) -> Iterator[Finding]:
-    """What still does not fit after ``settle`` seconds; nothing if consumers need not claim.
+    """Differences that last for ``settle`` seconds; nothing if consumers need not claim.
 
     What Cyborg has claimed itself is compared whether Nova is asked for instances or not.
 
@@ -115,7 +115,7 @@ def _differences(api: client.Client, host_name: str) -> list[Difference]:
 
 
 def _allocated(api: client.Client, provider: str, classes: Iterable[str]) -> dict[str, int] | None:
-    """How much of our classes each consumer has of a provider; None if there is none."""
+    """The amount of our classes that each consumer has of a provider; None if there is none."""
     try:
         held = api.allocations(provider)
     except client.NotFound:
@@ -137,17 +137,16 @@ def _arqs(providers: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
         .order_by(arq.id)
     )
     found: dict[str, dict[str, dict[str, str]]] = {}
-    with db.reader() as session:
-        for provider, instance, uuid, state in session.execute(query):
-            if provider and instance:
-                found.setdefault(provider, {}).setdefault(instance, {})[uuid] = state
+    for provider, instance, uuid, state in db.rows(query):
+        if provider and instance:
+            found.setdefault(provider, {}).setdefault(instance, {})[uuid] = state
     return found
 
 
 def plan_repair(
     conf: cfg.ConfigOpts, difference: Difference, is_one_alive: Callable[[], bool]
 ) -> Repair:
-    """What can safely be done about a difference; Nova is asked.
+    """The repair that can safely be done of a difference; Nova is asked.
 
     ``is_one_alive`` is asked whether Nova has any other instance, see :mod:`.safeguards`.
 
@@ -214,12 +213,11 @@ def _ask_nova(
 
 def _is_allocation(consumer: str) -> bool:
     query = sa.select(models.Allocation.id).where(models.Allocation.uuid == consumer)
-    with db.reader() as session:
-        return session.scalar(query) is not None
+    return db.read_one(query) is not None
 
 
 def _is_ours(api: client.Client, difference: Difference) -> bool:
-    """Whether no instance is concerned, but an allocation of Cyborg's own, or one that was."""
+    """An allocation of Cyborg's own is concerned, or one that was, and no instance."""
     if difference.arqs:
         return _is_allocation(difference.consumer)
     held = api.find_held(difference.consumer)

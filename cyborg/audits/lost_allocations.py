@@ -32,6 +32,8 @@ from cyborg.states import arq_states
 
 LOG = logging.getLogger(__name__)
 
+_HOST, _ARQ = models.Host, models.Arq
+
 #: Hosts whose turn it is in one transaction.
 _BATCH = 500
 
@@ -59,18 +61,17 @@ def take_turns(conf: cfg.ConfigOpts) -> None:
 
 
 def _are_instances_asked(conf: cfg.ConfigOpts) -> bool:
-    """Whether what Nova's instances claim is looked at too."""
+    """Claims of Nova's instances are looked at too."""
     return clients.configured(conf, "nova") and safeguards.instances_claim(conf)
 
 
 def _want(
     interval_ms: int, session: orm.Session, hosts: list[models.Host], *, of_instances: bool
 ) -> None:
-    host = models.Host
     now_ms = session.scalar(sa.select(db.now_ms())) or 0
-    turn = host.id.in_([each.id for each in hosts])
-    db.update(session, host, turn, allocations_ms=db.now_ms())
-    query = on_hosts(sa.select(host.name)).where(
+    turn = _HOST.id.in_([each.id for each in hosts])
+    db.update(session, _HOST, turn, allocations_ms=db.now_ms())
+    query = on_hosts(sa.select(_HOST.name)).where(
         turn,
         models.Arq.state == models.BOUND,
         sa.true() if of_instances else models.Arq.allocation_uuid.is_not(None),
@@ -79,19 +80,17 @@ def _want(
     work.want(session, work.ALLOCATIONS, session.scalars(query.distinct()))
 
 
-def has_turn(
-    session: orm.Session, now_ms: int, interval_ms: int
-) -> sa.ColumnElement[bool]:
-    """Whether an ARQ is looked at now: it is new, it was noted, or its part has its turn.
+def has_turn(session: orm.Session, now_ms: int, interval_ms: int) -> sa.ColumnElement[bool]:
+    """The ARQ is looked at now: it is new, it was noted, or its part has its turn.
 
     A part has its turn for two intervals, since a look may be late.
     """
-    arq, number, parts = models.Arq, now_ms // interval_ms, _count_parts(session)
+    number, parts = now_ms // interval_ms, _count_parts(session)
     turns = {number % parts, (number - 1) % parts}
     return sa.or_(
-        arq.bind_started_ms > now_ms - _RECENT_MS,
-        arq.allocation_missed_ms.is_not(None),
-        (arq.id % parts).in_(turns),
+        _ARQ.bind_started_ms > now_ms - _RECENT_MS,
+        _ARQ.allocation_missed_ms.is_not(None),
+        (_ARQ.id % parts).in_(turns),
     )
 
 
@@ -105,12 +104,11 @@ def _count_parts(session: orm.Session) -> int:
 
 def on_hosts(query: sa.Select[Any]) -> sa.Select[Any]:
     """Join the hosts with the ARQs that hold a handle of theirs."""
-    arq = models.Arq
     return (
         query.join(models.Device, models.Device.host_id == models.Host.id)
         .join(models.Device.deployables)
         .join(models.Deployable.attach_handles)
-        .join(arq, arq.attach_handle_id == models.AttachHandle.id)
+        .join(_ARQ, _ARQ.attach_handle_id == models.AttachHandle.id)
     )
 
 
@@ -158,7 +156,7 @@ def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
 def _held(
     api: client.Client, claim: work.Claim, providers: Iterable[str]
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """What each consumer has of the providers that there are.
+    """The amounts that each consumer has of the providers that there are.
 
     Of any other it cannot be told: it is about to be made again, or this is the Placement of
     another region.
@@ -173,27 +171,22 @@ def _held(
 
 def _same(claim: work.Claim) -> tuple[sa.ColumnElement[bool], ...]:
     """The ARQ is bound since before the claim, so that it is the same when read and when noted."""
-    arq = models.Arq
-    asked_ms = sa.func.coalesce(arq.bind_started_ms, 0)
-    return arq.state == models.BOUND, asked_ms < claim.claimed_ms
+    asked_ms = sa.func.coalesce(_ARQ.bind_started_ms, 0)
+    return _ARQ.state == models.BOUND, asked_ms < claim.claimed_ms
 
 
 @db.retry
 def _read(claim: work.Claim, interval_ms: int) -> Sequence[_Bound]:
-    arq, other = models.Arq, orm.aliased(models.Arq)
-    missed = arq.allocation_missed_ms.is_not(None)
-    same = (other.consumer_uuid == arq.consumer_uuid, other.device_rp_uuid == arq.device_rp_uuid)
+    other = orm.aliased(models.Arq)
+    missed = _ARQ.allocation_missed_ms.is_not(None)
+    same = (other.consumer_uuid == _ARQ.consumer_uuid, other.device_rp_uuid == _ARQ.device_rp_uuid)
     of_same = sa.select(sa.func.count(other.id)).where(
-        *same, other.state == models.BOUND, other.id < arq.id
+        *same, other.state == models.BOUND, other.id < _ARQ.id
     )
-    older = of_same.correlate(arq).scalar_subquery()
-    query = (
-        sa.select(arq.id, arq.uuid, arq.device_rp_uuid, arq.consumer_uuid, older, missed)
-        .join(arq.attach_handle)
-        .join(models.AttachHandle.deployable)
-        .join(models.Deployable.device)
-        .join(models.Device.host)
-        .where(models.Host.name == claim.key, arq.allocation_uuid.is_(None), *_same(claim))
+    older = of_same.correlate(_ARQ).scalar_subquery()
+    columns = (_ARQ.id, _ARQ.uuid, _ARQ.device_rp_uuid, _ARQ.consumer_uuid, older, missed)
+    query = on_hosts(sa.select(*columns).select_from(models.Host)).where(
+        models.Host.name == claim.key, _ARQ.allocation_uuid.is_(None), *_same(claim)
     )
     with db.reader() as session:
         query = query.where(has_turn(session, claim.claimed_ms, interval_ms))
@@ -201,18 +194,15 @@ def _read(claim: work.Claim, interval_ms: int) -> Sequence[_Bound]:
 
 
 @db.retry
-def _record(
-    claim: work.Claim, lacking: Collection[int], claimed_again: Collection[int]
-) -> None:
-    arq = models.Arq
-    since = sa.func.coalesce(arq.allocation_missed_ms, db.now_ms())
-    asked = sa.case((since > db.now_ms() - _URGENT_MS, 0), else_=arq.instance_asked_ms)
+def _record(claim: work.Claim, lacking: Collection[int], claimed_again: Collection[int]) -> None:
+    since = sa.func.coalesce(_ARQ.allocation_missed_ms, db.now_ms())
+    asked = sa.case((since > db.now_ms() - _URGENT_MS, 0), else_=_ARQ.instance_asked_ms)
     with db.writer() as session:
         work.hold(session, claim)
-        again = arq.id.in_(claimed_again)
+        again = _ARQ.id.in_(claimed_again)
         arq_states.note(session, again, allocation_missed_ms=None)
         noted = {"allocation_missed_ms": since, "instance_asked_ms": asked}
-        if arq_states.note(session, arq.id.in_(lacking), *_same(claim), **noted):
+        if arq_states.note(session, _ARQ.id.in_(lacking), *_same(claim), **noted):
             work.want(session, work.INSTANCES, [orphans.KEY])
         # What is noted is reserved.
         work.want(session, work.PLACEMENT, [claim.key])

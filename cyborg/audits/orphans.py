@@ -33,6 +33,8 @@ from cyborg.states import arq_states
 
 LOG = logging.getLogger(__name__)
 
+_ARQ = models.Arq
+
 #: ARQs that are deleted in one transaction because they were never bound.
 _EXPIRY_BATCH = 500
 
@@ -97,18 +99,15 @@ def want_check(conf: cfg.ConfigOpts) -> None:
         work.want_once(work.INSTANCES, KEY)
 
 
-@db.retry
 def _next(interval: float, limit: int) -> list[str]:
     """Instances that Nova was last asked for ``interval`` seconds ago, ``limit`` at most."""
-    arq = models.Arq
     query = (
-        sa.select(arq.consumer_uuid)
-        .where(arq.instance_asked_ms < _before(interval), arq.consumer_uuid.is_not(None))
-        .order_by(arq.instance_asked_ms)
+        sa.select(_ARQ.consumer_uuid)
+        .where(_ARQ.instance_asked_ms < _before(interval), _ARQ.consumer_uuid.is_not(None))
+        .order_by(_ARQ.instance_asked_ms)
         .limit(limit)
     )
-    with db.reader() as session:
-        return list(dict.fromkeys(uuid for uuid in session.scalars(query) if uuid))
+    return list(dict.fromkeys(uuid for uuid in db.read_all(query) if uuid))
 
 
 def _before(seconds: float) -> sa.ColumnElement[int]:
@@ -152,7 +151,7 @@ def _release(
 
 @dataclass(slots=True)
 class _Brake:
-    """What keeps one round from releasing everything, such as where Nova is of another region."""
+    """Brake that keeps a round from releasing everything, as where Nova is of another region."""
 
     #: Whether Nova has been seen to have any instance with accelerators.
     seen_alive: bool = False
@@ -208,27 +207,25 @@ def _ask(conf: cfg.ConfigOpts, claim: work.Claim, instances: Iterable[str]) -> _
 @db.retry
 def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
     """Record the answers; return the instances whose ARQs are to be deleted."""
-    arq = models.Arq
-    gone = arq.consumer_uuid.in_(answers.gone)
-    silent = arq.consumer_uuid.in_(answers.asked[-1:] if answers.failure else [])
+    gone = _ARQ.consumer_uuid.in_(answers.gone)
+    silent = _ARQ.consumer_uuid.in_(answers.asked[-1:] if answers.failure else [])
     since = sa.case(
-        (gone, sa.func.coalesce(arq.instance_missed_ms, db.now_ms())),
-        (silent, arq.instance_missed_ms),
+        (gone, sa.func.coalesce(_ARQ.instance_missed_ms, db.now_ms())),
+        (silent, _ARQ.instance_missed_ms),
         else_=None,
     )
     values = {"instance_asked_ms": db.now_ms(), "instance_missed_ms": since}
-    overdue = sa.select(arq.consumer_uuid).where(_is_overdue(grace), gone).distinct()
+    overdue = sa.select(_ARQ.consumer_uuid).where(_is_overdue(grace), gone).distinct()
     with db.writer() as session:
         work.hold(session, claim)
-        arq_states.note(session, arq.consumer_uuid.in_(answers.asked), **values)
+        arq_states.note(session, _ARQ.consumer_uuid.in_(answers.asked), **values)
         return [uuid for uuid in session.scalars(overdue) if uuid is not None]
 
 
 def _is_overdue(grace: float) -> sa.ColumnElement[bool]:
     """Nova has not known the instance for ``grace`` seconds, or Placement does not either."""
-    arq = models.Arq
-    both = sa.and_(arq.instance_missed_ms.is_not(None), arq.allocation_missed_ms.is_not(None))
-    return sa.or_(arq.instance_missed_ms < _before(grace), both)
+    both = sa.and_(_ARQ.instance_missed_ms.is_not(None), _ARQ.allocation_missed_ms.is_not(None))
+    return sa.or_(_ARQ.instance_missed_ms < _before(grace), both)
 
 
 def _delete(conf: cfg.ConfigOpts, instance: str, *, is_deleted: bool) -> bool:
@@ -253,14 +250,13 @@ def _is_unclaimed(arqs: Iterable[models.Arq]) -> bool:
 
 
 def count_held_back(session: orm.Session, conf: cfg.ConfigOpts) -> int:
-    """How many instances were overdue when Nova was asked last, and still have their ARQs."""
+    """The instances that were overdue when Nova was asked last, and still have their ARQs."""
     if not _is_asked(conf):
         return 0
-    arq = models.Arq
-    asked_ms = arq.instance_asked_ms
+    asked_ms = _ARQ.instance_asked_ms
     overdue = sa.or_(
-        arq.instance_missed_ms < asked_ms - conf.conductor.instance_grace * 1000,
-        arq.allocation_missed_ms <= asked_ms,
+        _ARQ.instance_missed_ms < asked_ms - conf.conductor.instance_grace * 1000,
+        _ARQ.allocation_missed_ms <= asked_ms,
     )
-    query = sa.select(sa.func.count(arq.consumer_uuid.distinct()))
-    return session.scalar(query.where(arq.instance_missed_ms.is_not(None), overdue)) or 0
+    query = sa.select(sa.func.count(_ARQ.consumer_uuid.distinct()))
+    return session.scalar(query.where(_ARQ.instance_missed_ms.is_not(None), overdue)) or 0

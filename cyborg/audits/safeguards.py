@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps accelerators from being given up because the wrong Nova or Placement was asked.
+"""Safeguards of accelerators against giving them up because the wrong Nova was asked.
 
 A Nova of another region has none of the instances, and so has one that was restored from a backup.
 So before anything is given up, Nova must have another instance with accelerators, or say that it
@@ -27,13 +27,13 @@ _RELEASES = "instances"
 
 
 def instances_claim(conf: cfg.ConfigOpts) -> bool:
-    """Whether whoever has an ARQ is an instance of this Nova, and claims in Placement."""
+    """Whoever has an ARQ is an instance of this Nova, and claims in Placement."""
     options = conf.conductor
     return bool(options.allocation_audit_interval and options.instance_audit_interval)
 
 
 def is_one_alive(conf: cfg.ConfigOpts, before_each: Callable[[], None]) -> bool:
-    """Whether Nova has any of the instances that were not missing when it was last asked."""
+    """Nova has one of the instances that were not missing when it was last asked."""
     for instance in recent():
         before_each()
         if nova.is_there(conf, instance):
@@ -46,7 +46,6 @@ def once(conf: cfg.ConfigOpts) -> Callable[[], bool]:
     return functools.cache(lambda: is_one_alive(conf, lambda: None))
 
 
-@db.retry
 def recent() -> list[str]:
     """Some instances with ARQs that were not missing when Nova was last asked."""
     arq = models.Arq
@@ -55,9 +54,8 @@ def recent() -> list[str]:
         arq.instance_missed_ms.is_(None),
         arq.allocation_uuid.is_(None),
     )
-    with db.reader() as session:
-        found = session.scalars(query.order_by(arq.instance_asked_ms.desc()).limit(_WITNESSES))
-        return list(dict.fromkeys(uuid for uuid in found if uuid))
+    found = db.read_all(query.order_by(arq.instance_asked_ms.desc()).limit(_WITNESSES))
+    return list(dict.fromkeys(uuid for uuid in found if uuid))
 
 
 @db.retry
@@ -81,7 +79,7 @@ def release_arqs(
 
 @db.retry
 def may_drop(conf: cfg.ConfigOpts) -> bool:
-    """Whether one more allocation may be removed."""
+    """One more allocation may be removed, and is counted."""
     with db.writer() as session:
         return _may_release(session, conf)
 

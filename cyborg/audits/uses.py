@@ -7,7 +7,7 @@ was found is left as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -26,7 +26,7 @@ _ENTRY, _ARQ, _HANDLE = models.HistoryEntry, models.Arq, models.AttachHandle
 
 
 def find() -> list[Finding]:
-    """What usage or quotas count wrongly. Three SELECTs that see the same state."""
+    """Entries that usage or quotas count wrongly. Three SELECTs that see the same state."""
     with db.snapshot() as session:
         return [*_over(session), *_unclean(session), *_unwritten(session)]
 
@@ -42,6 +42,12 @@ def _plan(
         return "Done."
 
     return lambda: Repair(explanation, carry_out)
+
+
+def _findings(
+    rows: Iterable[Sequence[Any]], said: str, plan: Callable[[], Repair]
+) -> list[Finding]:
+    return [Finding("history", said.format(*row), plan) for row in rows]
 
 
 def _is_running(entry: Any) -> sa.ColumnElement[bool]:
@@ -86,15 +92,8 @@ def _over(session: orm.Session) -> list[Finding]:
         _end,
         [(entry, int(ended_ms)) for entry, _, _, ended_ms in found],
     )
-    return [
-        Finding(
-            "history",
-            f"History entry {entry} says that ARQ {arq} has attach handle {handle}, and it has "
-            "not, or another entry says so too: usage counts it.",
-            plan,
-        )
-        for entry, arq, handle, _ in found
-    ]
+    said = "History entry {} says that ARQ {} has attach handle {}, and it has not, or another "
+    return _findings(found, f"{said}entry says so too: usage counts it.", plan)
 
 
 @db.retry
@@ -112,20 +111,14 @@ def _unclean(session: orm.Session) -> list[Finding]:
         _HANDLE.is_left,
         _HANDLE.left_arq == _ENTRY.arq_uuid,
     )
-    query = sa.select(_ENTRY.uuid, _ENTRY.arq_uuid, _ENTRY.handle_uuid).where(
+    arq = sa.func.coalesce(_ENTRY.arq_uuid, "")
+    query = sa.select(_ENTRY.uuid, _ENTRY.handle_uuid, arq).where(
         _ENTRY.kind == history.CLEAN_FAILED, _ENTRY.ended_ms.is_(None), ~kept
     )
     found = session.execute(query.order_by(_ENTRY.id)).all()
     plan = _plan("The entry is ended as of now.", _end_unclean, [entry for entry, _, _ in found])
-    return [
-        Finding(
-            "history",
-            f"History entry {entry} says that attach handle {handle} is not clean after ARQ "
-            f"{arq or ''}, and nothing of that ARQ is to be cleaned in it.",
-            plan,
-        )
-        for entry, arq, handle in found
-    ]
+    said = "History entry {} says that attach handle {} is not clean after ARQ {}, and nothing of "
+    return _findings(found, f"{said}that ARQ is to be cleaned in it.", plan)
 
 
 @db.retry
@@ -159,15 +152,8 @@ def _unwritten(session: orm.Session) -> list[Finding]:
     plan = _plan(
         "An entry is written, as of when the bind was asked for.", _write, [arq for arq, _ in found]
     )
-    return [
-        Finding(
-            "history",
-            f"ARQ {arq} is Bound with attach handle {handle}, and the history does not say so: "
-            "usage does not count it.",
-            plan,
-        )
-        for arq, handle in found
-    ]
+    said = "ARQ {} is Bound with attach handle {}, and the history does not say so: "
+    return _findings(found, f"{said}usage does not count it.", plan)
 
 
 @db.retry

@@ -20,6 +20,9 @@ from cyborg.hosts import flags
 from cyborg.programming import operations
 from cyborg.states import availability
 
+_HOST, _OPERATION, _DEPLOYABLE = models.Host, models.Operation, models.Deployable
+_DEVICE, _ARQ, _HANDLE = models.Device, models.Arq, models.AttachHandle
+
 
 class User(NamedTuple):
     """An ARQ that uses a device of a host, or is about to."""
@@ -108,10 +111,9 @@ def get_host(name: str, limit: int) -> Drain:
 
 
 def _find(session: orm.Session, name: str, *, lock: bool = False) -> models.Host:
-    host = models.Host
-    named = sa.or_(host.name == name, host.node == name)
+    named = sa.or_(_HOST.name == name, _HOST.node == name)
     # Of two the one whose own name it is.
-    query = sa.select(host).where(named, host.removed.is_(False)).order_by(host.name != name)
+    query = sa.select(_HOST).where(named, _HOST.removed.is_(False)).order_by(_HOST.name != name)
     found = session.scalars(query.with_for_update() if lock else query).first()
     if found is None:
         raise errors.NotFound.of("Host", name=name)
@@ -124,11 +126,11 @@ def _find(session: orm.Session, name: str, *, lock: bool = False) -> models.Host
 
 def _with_users(session: orm.Session, host: models.Host, limit: int) -> Drain:
     """Three SELECTs."""
-    operation, uses = models.Operation, _uses(host.id)
+    uses = _uses(host.id)
     age, *columns = uses.c
     query = sa.select(*columns).order_by(age, uses.c.arq_uuid).limit(limit)
     under_way = running(models.Device.host_id == host.id).add_columns(sa.func.count().over())
-    found = session.execute(under_way.order_by(operation.id).limit(limit)).all()
+    found = session.execute(under_way.order_by(_OPERATION.id).limit(limit)).all()
     return Drain(
         host=host,
         programming=found[0][1] if found else 0,
@@ -140,46 +142,43 @@ def _with_users(session: orm.Session, host: models.Host, limit: int) -> Drain:
 
 def running(*where: sa.ColumnElement[bool]) -> sa.Select[models.Operation]:
     """The operations that have not ended, on deployables that with their devices meet ``where``."""
-    operation, deployable, device = models.Operation, models.Deployable, models.Device
     return (
-        sa.select(operation)
-        .join(deployable, deployable.uuid == operation.active)
-        .join(device, device.id == deployable.device_id)
+        sa.select(_OPERATION)
+        .join(_DEPLOYABLE, _DEPLOYABLE.uuid == _OPERATION.active)
+        .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
         .where(*where)
     )
 
 
 def _uses(host_id: int) -> sa.Subquery:
     """The ARQs that use a deployable of the host, or have left a handle which is not clean yet."""
-    arq, handle = models.Arq, models.AttachHandle
-    device, deployable = models.Device, models.Deployable
     columns = (
-        arq.id.label("age"),
-        arq.uuid.label("arq_uuid"),
-        arq.state,
-        arq.project_id,
-        arq.consumer_uuid,
-        device.uuid.label("device_uuid"),
+        _ARQ.id.label("age"),
+        _ARQ.uuid.label("arq_uuid"),
+        _ARQ.state,
+        _ARQ.project_id,
+        _ARQ.consumer_uuid,
+        _DEVICE.uuid.label("device_uuid"),
     )
     was = (
         sa.literal(0),
-        handle.left_arq,
+        _HANDLE.left_arq,
         # One that is bound again is another use.
-        sa.case((arq.state.not_in(models.SERVING), arq.state), else_=models.DELETING),
-        handle.left_project,
+        sa.case((_ARQ.state.not_in(models.SERVING), _ARQ.state), else_=models.DELETING),
+        _HANDLE.left_project,
         sa.null(),
-        device.uuid,
+        _DEVICE.uuid,
     )
     holding, binding, left = (
-        each.join(device, device.id == deployable.device_id).where(device.host_id == host_id)
+        each.join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id).where(_DEVICE.host_id == host_id)
         for each in (
-            *availability.uses_of(deployable, arq),
-            availability.left_in(deployable, handle),
+            *availability.uses_of(_DEPLOYABLE, _ARQ),
+            availability.left_in(_DEPLOYABLE, _HANDLE),
         )
     )
     # An OR in place of the UNION would read all ARQs.
     return sa.union(
         holding.with_only_columns(*columns),
         binding.with_only_columns(*columns),
-        left.outerjoin(arq, arq.uuid == handle.left_arq).with_only_columns(*was),
+        left.outerjoin(_ARQ, _ARQ.uuid == _HANDLE.left_arq).with_only_columns(*was),
     ).subquery()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What administrators set of a host or a device, with a reason: drained, tainted, disabled.
+"""Flags that administrators set of a host or a device, with a reason: drained, tainted, disabled.
 
 The history follows from the event that is announced. Who sets it does not wait for Placement.
 """
@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Flag(NamedTuple):
-    """What may be set: a column with its values and the events that tell them, first unset."""
+    """A flag: a column with its values and the events that tell them, first unset."""
 
     word: str
     column: str

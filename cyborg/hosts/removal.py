@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, history, host_keys, notifications, work
@@ -27,16 +26,18 @@ from cyborg.states import handle_states
 
 LOG = logging.getLogger(__name__)
 
+_DEVICE, _DEPLOYABLE, _HANDLE = models.Device, models.Deployable, models.AttachHandle
+_ARQ, _OPERATION = models.Arq, models.Operation
+
 
 def _late_writes(
     session: orm.Session, host: models.Host, deployables: Collection[int]
 ) -> tuple[str, ...]:
-    """What may become of writes that cannot be stopped. One SELECT."""
-    operation, deployable = models.Operation, models.Deployable
+    """Sentences on writes that cannot be stopped. One SELECT."""
     writing = draining.running(
-        deployable.id.in_(deployables), operation.state == operations.WRITING
+        _DEPLOYABLE.id.in_(deployables), _OPERATION.state == operations.WRITING
     )
-    query = writing.with_only_columns(operation.uuid, deployable.name).order_by(operation.id)
+    query = writing.with_only_columns(_OPERATION.uuid, _DEPLOYABLE.name).order_by(_OPERATION.id)
     return tuple(
         f"Host {host.name} may be writing deployable {name} for operation {uuid}, or begin to "
         f"within {permits.TERM:g} seconds."
@@ -55,11 +56,10 @@ def remove_device(uuid: str, *, force: bool, reason: str | None = None) -> Given
     :raises Conflict: it would come back with the next report, ARQs are bound to it, or it is being
         programmed
     """
-    device = models.Device
     with db.writer() as session:
-        found = sa.select(device.host_id).where(device.uuid == uuid)
+        found = sa.select(_DEVICE.host_id).where(_DEVICE.uuid == uuid)
         host = _lock_host(session, models.Host.id.in_(found))
-        row = session.scalar(sa.select(device).where(device.uuid == uuid))
+        row = session.scalar(sa.select(_DEVICE).where(_DEVICE.uuid == uuid))
         if host is None or row is None:
             raise errors.NotFound.of("Device", uuid=uuid)
         bare_metal.refuse(host, f"Device {uuid}")
@@ -87,7 +87,7 @@ def remove_host(uuid: str, *, force: bool, reason: str | None = None) -> GivenUp
     :raises NotFound: there is no such host
     :raises Conflict: it is up, or ARQs are bound to its devices
     """
-    device, record = models.Device, models.ResourceProvider
+    record = models.ResourceProvider
     with db.writer() as session:
         host = _lock_host(session, models.Host.uuid == uuid)
         if host is None or host.removed or host.managed_by == models.IRONIC:
@@ -98,7 +98,7 @@ def remove_host(uuid: str, *, force: bool, reason: str | None = None) -> GivenUp
                 f"Host {host.name} is up: it would come back with its next report. Stop its agent, "
                 "and wait until the host is down."
             )
-        devices = list(session.scalars(sa.select(device).where(device.host_id == host.id)))
+        devices = list(session.scalars(sa.select(_DEVICE).where(_DEVICE.host_id == host.id)))
         given_up = _give_up_devices(session, host, devices, force=force, reason=reason)
         history.write(session, [history.done(history.REMOVED, reason, hostname=host.node)])
         # Also providers whose devices are gone already, but not yet their allocations.
@@ -152,25 +152,22 @@ def _give_up_devices(
     reason: str | None,
 ) -> GivenUp:
     """Delete devices of the locked host with all below them, in a constant number of statements."""
-    deployable, handle, arq = models.Deployable, models.AttachHandle, models.Arq
     ids = [device.id for device in devices]
-    query = sa.select(deployable.id, deployable.rp_uuid).where(deployable.device_id.in_(ids))
+    query = sa.select(_DEPLOYABLE.id, _DEPLOYABLE.rp_uuid).where(_DEPLOYABLE.device_id.in_(ids))
     providers = dict(list(session.execute(query)))
-    of_devices = sa.select(handle.id).where(handle.deployable_id.in_(providers))
-    holders = sa.select(arq).where(arq.attach_handle_id.in_(of_devices)).order_by(arq.id)
+    of_devices = sa.select(_HANDLE.id).where(_HANDLE.deployable_id.in_(providers))
+    holders = sa.select(_ARQ).where(_ARQ.attach_handle_id.in_(of_devices)).order_by(_ARQ.id)
     arqs = list(session.scalars(holders.with_for_update()))
     if not force:
         _refuse_serving(arqs)
-    left = handle_states.lock_left(session, handle.deployable_id.in_(providers))
+    left = handle_states.lock_left(session, _HANDLE.deployable_id.in_(providers))
     late_writes = _late_writes(session, host, providers)
     given_up = giving_up.give_up(session, arqs, left, reason, force=True)
     about = [{"hostname": host.node, "device_uuid": device.uuid} for device in devices]
     history.write(session, [history.done(history.REMOVED, reason, **each) for each in about])
-    try:
+    # An ARQ may get a handle, or an administrator add an attribute, after these were read.
+    with db.restarting():
         _delete_rows(session, host, ids, providers)
-    except db_exc.DBReferenceError as exc:
-        # An ARQ got a handle, or an administrator added an attribute, after these were read.
-        raise db.RestartTransaction from exc
     return replace(
         given_up,
         devices=tuple(device.uuid for device in devices),
@@ -189,9 +186,9 @@ def _refuse_serving(arqs: Collection[models.Arq]) -> None:
 
 
 def _refuse_programmed(session: orm.Session, device: models.Device) -> None:
-    """A card that is being written may have left the bus, and comes back before that ends.
+    """Raise Conflict if the device is being programmed.
 
-    :raises Conflict: the device is being programmed
+    A card that is being written may have left the bus, and comes back before that ends.
     """
     running = draining.running(models.Device.id == device.id)
     uuid = session.scalar(running.with_only_columns(models.Operation.uuid).limit(1))
@@ -205,12 +202,11 @@ def _refuse_programmed(session: orm.Session, device: models.Device) -> None:
 def _delete_rows(
     session: orm.Session, host: models.Host, devices: list[int], deployables: Collection[int]
 ) -> None:
-    device, handle, path = models.Device, models.AttachHandle, models.ControlPath
     # Devices that went with the last ARQ that held them are announced already.
-    left = session.scalars(sa.select(device).where(device.id.in_(devices)))
+    left = session.scalars(sa.select(_DEVICE).where(_DEVICE.id.in_(devices)))
     gone = (notices.of_device(notices.DEVICE_DELETED, each, host.node) for each in left)
     notifications.announce(session, gone)
-    db.delete(session, handle, handle.deployable_id.in_(deployables))
+    db.delete(session, _HANDLE, _HANDLE.deployable_id.in_(deployables))
     missing.delete_deployables(session, deployables)
-    db.delete(session, path, path.device_id.in_(devices))
-    db.delete(session, device, device.id.in_(devices))
+    db.delete(session, models.ControlPath, models.ControlPath.device_id.in_(devices))
+    db.delete(session, _DEVICE, _DEVICE.id.in_(devices))
