@@ -22,27 +22,12 @@ from cyborg.placement import compare
 from cyborg.policy import context
 from cyborg.policy.enforcer import Enforcer
 from cyborg.rpc import lines
-from cyborg.tests import callers, servers
-from cyborg.tests.cloud import cloud, host_with_cards  # noqa: F401
-from cyborg.tests.compute import compute, nova_client  # noqa: F401
-from cyborg.tests.fpga import dynamic, glance_line, single, start_card  # noqa: F401
-from cyborg.tests.glance_server import glance_process, images  # noqa: F401
-from cyborg.tests.ironic_server import ironic  # noqa: F401
-from cyborg.tests.keystone_server import keystone  # noqa: F401
-from cyborg.tests.layouts_site import start_layouts  # noqa: F401
-from cyborg.tests.listening import announcing  # noqa: F401
+from cyborg.tests import callers, fixtures, servers
+from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.novasink import NovaSink
-from cyborg.tests.openstack_command import osc, quiet_openstack  # noqa: F401
-from cyborg.tests.personas import personas  # noqa: F401
-from cyborg.tests.placement_server import card, placement, placement_process, root  # noqa: F401
 from cyborg.tests.prepared_databases import Templates
-from cyborg.tests.programmed_host import fpgas  # noqa: F401
-from cyborg.tests.reruns import pytest_configure  # noqa: F401
-from cyborg.tests.scene import scene  # noqa: F401
-from cyborg.tests.service import api_server, site  # noqa: F401
-from cyborg.tests.simulated.live import simulate_live  # noqa: F401
-from cyborg.tests.simulated.preload import machine, simulate  # noqa: F401
-from cyborg.tests.spdk_server import spdk  # noqa: F401
+
+pytest_plugins = fixtures.MODULES
 
 
 @pytest.fixture
@@ -150,17 +135,6 @@ def database(
             request.getfixturevalue("placement_process").obey()
             assert [found for _, found in compare.compare_all(conf) if found.differences] == []
     db.dispose()
-
-
-class SqlCounter:
-    """The statements that the block ran, in order."""
-
-    def __init__(self) -> None:
-        self.statements: list[str] = []
-
-    def matching(self, word: str) -> list[str]:
-        """The statements that begin with ``word``."""
-        return [text for text in self.statements if text.lstrip().upper().startswith(word)]
 
 
 @pytest.fixture

@@ -85,3 +85,8 @@ def times_taken(name: str) -> int:
     row = models.Brake
     with db.reader() as session:
         return session.scalar(sa.select(row.used).where(row.name == name)) or 0
+
+
+def left() -> int:
+    with db.reader() as session:
+        return session.scalar(sa.select(sa.func.count()).select_from(models.Work)) or 0

@@ -30,10 +30,10 @@ class SimulatedDriverContract(driver.DriverContract):
     options = ""
 
     @pytest.fixture(scope="class")
-    def simulated(self, machine: Machine) -> Iterator[Host]:
+    def simulated(self, simulator: Machine) -> Iterator[Host]:
         """The host, for tests that change nothing."""
         with folder() as root:
-            yield Host(root, self.recorded, machine)
+            yield Host(root, self.recorded, simulator)
 
     @pytest.fixture
     def changeable(self, simulate) -> Host:

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from cyborg.tests import fixtures
 from cyborg.tests.simulated import cards, layout, namespaces
 from cyborg.tests.simulated.preload import folder, missing
 
@@ -71,7 +72,7 @@ class Host:
         if self._workers is None:
             # Forked by a process that has imported what tests need, once for all hosts.
             server = multiprocessing.get_context("forkserver")
-            server.set_forkserver_preload(["cyborg.tests.conftest"])
+            server.set_forkserver_preload(["cyborg.tests.conftest", *fixtures.MODULES])
             self._workers = concurrent.futures.ProcessPoolExecutor(
                 1, mp_context=server, initializer=_enter, initargs=(self._server.pid,)
             )

@@ -125,7 +125,7 @@ def folder() -> Iterator[pathlib.Path]:
 
 
 @pytest.fixture(scope="session")
-def machine() -> Iterator[Machine]:
+def simulator() -> Iterator[Machine]:
     """The process that all simulated hosts of this test process are shown to."""
     child = Machine()
     yield child
@@ -133,12 +133,12 @@ def machine() -> Iterator[Machine]:
 
 
 @pytest.fixture
-def simulate(machine: Machine) -> Iterator[Callable[[str | Mapping[str, Any]], Host]]:
+def simulate(simulator: Machine) -> Iterator[Callable[[str | Mapping[str, Any]], Host]]:
     """``simulate("nvidia")`` makes the host of that file in ``tests/data/hosts``."""
     with contextlib.ExitStack() as stack:
 
         def make(spec: str | Mapping[str, Any]) -> Host:
-            return Host(stack.enter_context(folder()), spec, machine)
+            return Host(stack.enter_context(folder()), spec, simulator)
 
         yield make
 

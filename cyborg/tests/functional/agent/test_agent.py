@@ -5,108 +5,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import queue
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from cyborg import rpc
 from cyborg.agent import service, writes
-from cyborg.tests import messages
+from cyborg.tests import full_payloads, messages
+from cyborg.tests.heard_reports import PATIENCE
 from cyborg.tests.service import until
-from cyborg.tests.unit.messages import test_payloads
-
-PATIENCE = 180
-
-
-class Conductor:
-    """Takes reports, after refusing as many as it is told to."""
-
-    def __init__(self, refusals: int = 0) -> None:
-        self.refusals = refusals
-        #: Every report, whether it came whole or as a digest.
-        self.reports: queue.Queue[rpc.HostReport] = queue.Queue()
-        self.whole = 0
-        self.stored: rpc.HostReport | None = None
-        self.requests: list[rpc.WriteRequest] = []
-        #: What it says to each.
-        self.permit = rpc.WritePermit(seconds=PATIENCE, refused=None)
-        self.fault: Exception | None = None
-        self.while_asked: Callable[[], object] = lambda: None
-
-    def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
-        if self.refusals:
-            self.refusals -= 1
-            raise rpc.ReportFailed("the database is down")
-        self.whole += 1
-        self.stored = rpc.HostReport.from_wire(report)
-        self.reports.put(self.stored)
-
-    def report_unchanged(self, context: dict[str, Any], report: dict[str, Any]) -> bool:
-        said = rpc.UnchangedReport.from_wire(report)
-        if self.stored is None or self.stored.digest() != said.digest:
-            return False
-        self.reports.put(
-            dataclasses.replace(self.stored, started=said.started, counter=said.counter)
-        )
-        return True
-
-    def kick(self, context: dict[str, Any]) -> None:
-        raise AssertionError("an agent has nothing to kick a conductor for")
-
-    def held_handles(self, context: dict[str, Any], request: dict[str, Any]) -> dict[str, str]:
-        raise AssertionError("an agent without files has nothing to compare")
-
-    def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> rpc.WritePermit:
-        self.requests.append(rpc.WriteRequest.from_wire(request))
-        self.while_asked()
-        if self.fault is not None:
-            raise self.fault
-        return self.permit
-
-
-@pytest.fixture
-def broker(request, conf):
-    with messages.transport(conf, getattr(request, "param", "memory")):
-        yield
-
-
-@pytest.fixture
-def run_conductor(conf, broker):
-    started = []
-
-    def run(refusals: int = 0) -> Conductor:
-        conductor = Conductor(refusals)
-        server = rpc.conductor_server(conf, conductor)
-        server.start()
-        assert server._started.wait(PATIENCE)
-        started.append(server)
-        return conductor
-
-    yield run
-    for server in started:
-        server.stop()
-
-
-@pytest.fixture
-def run_agent(conf, broker):
-    started = []
-
-    def run(**options: object) -> None:
-        for name, value in {"discovery_interval": 600, **options}.items():
-            conf.set_override(name, value, group="agent")
-        started.append(service.Agent(conf))
-        started[-1].start()
-
-    yield run
-    for agent in started:
-        agent.stop()
 
 
 def test_the_first_report_is_made_at_once(conf, run_conductor, run_agent):
@@ -319,7 +230,7 @@ def test_reports_and_host_steps_cross_every_transport(conf, tmp_path, run_conduc
     run_agent(report_interval=1)
     conductor = run_conductor(refusals=1)
     report = conductor.reports.get(timeout=PATIENCE)
-    step = dataclasses.replace(test_payloads.step(), agent_started=report.started)
+    step = dataclasses.replace(full_payloads.step(), agent_started=report.started)
 
     with pytest.raises(rpc.HostStepFailed, match=r"^RuntimeError: out of order$"):
         have_done(conf, step)

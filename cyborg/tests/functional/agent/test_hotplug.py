@@ -21,6 +21,7 @@ import pytest
 
 from cyborg.agent import hotplug
 from cyborg.tests.simulated import preload, uevents
+from cyborg.tests.watched_agent import AGENT
 
 PATIENCE = 60
 _CLONE_NEWNET = 0x40000000
@@ -153,27 +154,6 @@ def test_what_is_no_accelerators_makes_none(kernel):
 
 def test_a_monitor_that_fails_is_made_anew_and_nothing_is_lost(kernel):
     kernel(broken_monitor)
-
-
-AGENT = """
-import sys
-from cyborg.cmd import agent
-from cyborg.agent import service
-
-class Watched(service.Agent):
-    def _report(self):
-        report = super()._report()
-        names = [deployable.name for device in report.devices["pci_driver"]
-                 for deployable in device.deployables]
-        print("report", *names, flush=True)
-        return report
-
-    def _deliver(self, report):
-        return True  # nobody is there who could take it
-
-service.Agent = Watched
-sys.exit(agent.main(sys.argv[1:]))
-"""
 
 
 @pytest.fixture

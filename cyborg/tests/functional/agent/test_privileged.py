@@ -13,30 +13,11 @@ from typing import Any
 import pytest
 
 from cyborg.drivers import privileged
+from cyborg.tests.privileged_acts import act, unbind
 
 UUID = "11111111-2222-3333-4444-555555555555"
 OTHER = "11111111-2222-3333-4444-666666666666"
 C4, C10 = "nvidia-468", "nvidia-471"
-
-
-def act(name: str, *arguments: object, **keywords: object) -> str:
-    """Call a privileged function in this process; the name of the error, or an empty text."""
-    privileged.context.set_client_mode(False)
-    try:
-        getattr(privileged, name)(*arguments, **keywords)
-    except OSError as exc:
-        return errno.errorcode[exc.errno or 0]
-    except ValueError as exc:
-        return str(exc)
-    return ""
-
-
-def unbind(address: str) -> None:
-    """Take a PCI function from its driver, if it has one, as an administrator does."""
-    device = pathlib.Path("/sys/bus/pci/devices", address)
-    if (device / "driver").exists():
-        (device / "driver" / "unbind").write_text(address)
-    (device / "driver_override").write_text("\n")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from cyborg.drivers import base, pci, registry
 from cyborg.drivers.nvidia import vgpu_types
 from cyborg.drivers.pci import product_names
 from cyborg.tests.contract import passes
+from cyborg.tests.found_cards import found
 
 GIB = 1024
 #: As on an L40S: the product's name does not say how much memory it has.
@@ -38,12 +39,6 @@ GPU = ["nvidia_gpu_driver"]
 
 def names(devices) -> list[str]:
     return [deployable.name for device in devices for deployable in device.deployables]
-
-
-def found(simulated, driver: str, text: str = "") -> tuple[base.Device, ...]:
-    (only,) = simulated.call(passes.run, [driver], text)
-    assert only.errors == {}
-    return only.devices[driver]
 
 
 def divided(number: str) -> str:

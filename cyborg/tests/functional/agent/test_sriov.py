@@ -16,8 +16,8 @@ from oslo_config import cfg
 from cyborg import conf as cyborg_conf
 from cyborg.agent import sriov
 from cyborg.drivers import pci, privileged
-from cyborg.tests.functional.agent.test_hotplug import AGENT
-from cyborg.tests.functional.agent.test_privileged import act, unbind
+from cyborg.tests.privileged_acts import act, unbind
+from cyborg.tests.watched_agent import AGENT
 
 PATIENCE = 60
 NVME, NIC = "nvme-pm1733", "e810"

@@ -76,7 +76,7 @@ def closed() -> list[str]:
 
 
 @pytest.fixture
-def machine(tmp_path: pathlib.Path) -> Iterator[Machine]:
+def sudoer(tmp_path: pathlib.Path) -> Iterator[Machine]:
     if os.geteuid() != 0:
         preload.missing("this test needs root")
     if shutil.which("sudo") is None:
@@ -115,48 +115,48 @@ def configuration() -> str:
     return "\n".join(f"[{group}]\n{line}" for group in groups)
 
 
-def test_the_line_for_sudo_is_one(machine: Machine) -> None:
+def test_the_line_for_sudo_is_one(sudoer: Machine) -> None:
     line = example("refuses every other argument.")
-    machine.run(f"cat >/etc/line <<'EOF'\n{line}\nEOF\nvisudo -cf /etc/line")
+    sudoer.run(f"cat >/etc/line <<'EOF'\n{line}\nEOF\nvisudo -cf /etc/line")
 
 
-def test_every_helper_is_started_as_the_page_says(machine: Machine) -> None:
+def test_every_helper_is_started_as_the_page_says(sudoer: Machine) -> None:
     line = example("refuses every other argument.")
-    machine.run(f"cat >/etc/sudoers.d/cyborg <<'EOF'\n{line}\nEOF\nchmod 440 /etc/sudoers.d/cyborg")
-    machine.run(f"cat >/etc/cyborg/cyborg.conf <<'EOF'\n{configuration()}\nEOF")
+    sudoer.run(f"cat >/etc/sudoers.d/cyborg <<'EOF'\n{line}\nEOF\nchmod 440 /etc/sudoers.d/cyborg")
+    sudoer.run(f"cat >/etc/cyborg/cyborg.conf <<'EOF'\n{configuration()}\nEOF")
     command = f"{sys.executable} -c '{CLIENT}'"
-    told = machine.run(as_the_unit(DROP_IN, command))
+    told = sudoer.run(as_the_unit(DROP_IN, command))
     helpers, _, tool = told.partition("0\nCapEff:")
     assert helpers == REFUSED * 2
     assert int(tool, 16) == CAP_DAC_OVERRIDE
 
     # In the unit as it is, sudo cannot become root.
     with pytest.raises(AssertionError, match="prevents sudo from running as root"):
-        machine.run(as_the_unit(UNIT, command))
+        sudoer.run(as_the_unit(UNIT, command))
 
 
-def test_without_sudo_a_capability_of_the_unit_is_enough(machine: Machine) -> None:
+def test_without_sudo_a_capability_of_the_unit_is_enough(sudoer: Machine) -> None:
     line = example("AmbientCapabilities=CAP_DAC_OVERRIDE\n\n    and in")
     folder = pathlib.Path(sys.executable).parent
     here = line.replace("= privsep-helper", f"= {folder}/privsep-helper")
     here += "\n" + here.replace("cyborg_sys_admin", "cyborg_nvme")
-    machine.run(f"cat >/etc/cyborg/cyborg.conf <<'EOF'\n{here}\nEOF")
+    sudoer.run(f"cat >/etc/cyborg/cyborg.conf <<'EOF'\n{here}\nEOF")
     client, _, _of_a_tool = CLIENT.partition('for name in ("bitstream"')
     for_sysfs = client.replace(", privileged.nvme_sanitize_state)", ",)")
-    assert machine.run(as_the_unit(UNIT, f"{sys.executable} -c '{for_sysfs}'")) == REFUSED
+    assert sudoer.run(as_the_unit(UNIT, f"{sys.executable} -c '{for_sysfs}'")) == REFUSED
 
     # The helper that erases has one capability more, which the unit must have then.
     with pytest.raises(AssertionError, match="FailedToDropPrivileges"):
-        machine.run(as_the_unit(UNIT, f"{sys.executable} -c '{client}'"))
+        sudoer.run(as_the_unit(UNIT, f"{sys.executable} -c '{client}'"))
     more = UNIT.replace("=CAP_DAC_OVERRIDE", "=CAP_DAC_OVERRIDE CAP_SYS_ADMIN")
-    assert machine.run(as_the_unit(more, f"{sys.executable} -c '{client}'")) == REFUSED * 2
+    assert sudoer.run(as_the_unit(more, f"{sys.executable} -c '{client}'")) == REFUSED * 2
 
 
-def test_sudo_permits_nothing_else(machine: Machine) -> None:
+def test_sudo_permits_nothing_else(sudoer: Machine) -> None:
     line = example("refuses every other argument.")
-    machine.run(f"cat >/etc/sudoers.d/cyborg <<'EOF'\n{line}\nEOF\nchmod 440 /etc/sudoers.d/cyborg")
+    sudoer.run(f"cat >/etc/sudoers.d/cyborg <<'EOF'\n{line}\nEOF\nchmod 440 /etc/sudoers.d/cyborg")
     with pytest.raises(AssertionError, match="a password is required"):
-        machine.run(as_the_unit(DROP_IN, "sudo -n /usr/bin/id"))
+        sudoer.run(as_the_unit(DROP_IN, "sudo -n /usr/bin/id"))
     helper = "sudo -n /usr/local/bin/cyborg-privsep-helper --config-file /tmp/evil.conf"
     with pytest.raises(AssertionError, match="it takes only what"):
-        machine.run(as_the_unit(DROP_IN, helper))
+        sudoer.run(as_the_unit(DROP_IN, helper))

@@ -19,7 +19,7 @@ from oslo_config import cfg
 from cyborg import db
 from cyborg.api import app, middleware
 from cyborg.tests import hosts
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
 Call = Callable[..., webob.Response]

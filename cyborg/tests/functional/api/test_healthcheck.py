@@ -19,7 +19,7 @@ from oslo_middleware.healthcheck import opts
 from cyborg import db, rpc
 from cyborg.api import app, health
 from cyborg.tests import messages, servers
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.service import until
 
 pytestmark = pytest.mark.usefixtures("database")

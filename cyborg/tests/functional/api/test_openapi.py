@@ -27,8 +27,8 @@ from cyborg.inventory import query
 from cyborg.policy import context, rules
 from cyborg.programming import operations, program
 from cyborg.tests import boots, engine, hosts, messages
+from cyborg.tests.mounted_api import EVERY_VERSION
 
-EVERY_VERSION = [versions.Version(2, minor) for minor in range(versions.MAX.minor + 1)]
 INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
 SAMPLES = pathlib.Path(__file__).parents[4] / "api-ref" / "samples"
 #: Seconds within which a run ends, even on a busy machine.

@@ -20,7 +20,7 @@ from cyborg.db import models, paging
 from cyborg.inventory import attributes, query
 from cyborg.policy import context
 from cyborg.tests import hosts
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
 List = Callable[[paging.Page], Sequence[Any]]

@@ -21,12 +21,11 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg.tests import crowd
+from cyborg.tests.one_service import PATIENCE, get
 from cyborg.tests.ports import free_port
 
 pytestmark = pytest.mark.usefixtures("database")
 
-#: Seconds within which a process starts or stops, even on a busy machine.
-PATIENCE = 180
 PROC_TCP = pathlib.Path("/proc/net/tcp")
 PROFILE = json.dumps([{"name": "p", "groups": [{}]}])
 
@@ -68,16 +67,6 @@ def served(
     finally:
         process.kill()
         process.wait()
-
-
-def get(port: int, path: str) -> int | None:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    with contextlib.closing(connection):
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().status
-        except ConnectionError:
-            return None
 
 
 def most_memory(process: subprocess.Popen[bytes]) -> int:

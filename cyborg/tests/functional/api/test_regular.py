@@ -19,7 +19,7 @@ from cyborg.api import app
 from cyborg.common import errors
 from cyborg.policy import context
 from cyborg.tests import hosts
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
 Call = Callable[..., webob.Response]

@@ -9,16 +9,15 @@ import re
 from typing import Any
 
 import pytest
-import webob
 from oslo_config import cfg
 
 from cyborg import db, liveness
-from cyborg.api import app
 from cyborg.api.controllers import root
 from cyborg.db import models
 from cyborg.policy import context
 from cyborg.programming import operations, program
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.mounted_api import Api, anonymous
 from cyborg.tests.placement_server import PlacementServer
 
 REFERENCE = pathlib.Path(__file__).parents[4] / "api-ref"
@@ -38,31 +37,6 @@ def shape(document: Any) -> Any:
     if isinstance(document, list):
         return [shape(item) for item in document]
     return "value"
-
-
-class Api:
-    """The API at its newest microversion, mounted where the samples say."""
-
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        conf.set_override("public_endpoint", "https://cloud.example/accelerator", group="api")
-        self._application = app.load(conf)
-
-    def ask(
-        self, method: str, path: str, body: Any = None, *, version: str = "latest"
-    ) -> webob.Response:
-        headers = {"OpenStack-API-Version": f"accelerator {version}"}
-        request = webob.Request.blank(
-            "/accelerator" + path, method=method, headers=headers, base_url="https://cloud.example"
-        )
-        request.path_info_pop()
-        if body is not None:
-            request.content_type, request.body = "application/json", json.dumps(body).encode()
-        return request.get_response(self._application)
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self.ask(method, path, body)
-        assert answer.status_int < 300, answer.text
-        return answer.json if answer.body else None
 
 
 @pytest.fixture
@@ -321,6 +295,3 @@ def test_every_sample_is_shown() -> None:
     assert unused == []
 
 
-def anonymous(route: str) -> str:
-    """The route with nothing in its braces, since the pages name members as they like."""
-    return re.sub(r"\{[^}]*\}", "{}", route)

@@ -19,7 +19,7 @@ from cyborg.api.controllers import root
 from cyborg.api.types.base import Schema, schema_of
 from cyborg.db import models
 from cyborg.tests import hosts
-from cyborg.tests.unit.pages.test_api_reference import EVERY_VERSION
+from cyborg.tests.mounted_api import EVERY_VERSION
 
 pytestmark = pytest.mark.usefixtures("database")
 

@@ -18,6 +18,7 @@ from cyborg.db import models, providers
 from cyborg.hosts import draining, flags
 from cyborg.policy import context
 from cyborg.tests import boots, hosts
+from cyborg.tests.named_devices import only_device
 
 pytestmark = [
     pytest.mark.services,
@@ -27,11 +28,6 @@ pytestmark = [
 PATIENCE = 60.0
 #: Seconds in which whoever does not wait is done.
 SOON = 1.0
-
-
-def _device() -> str:
-    with db.reader() as session:
-        return session.scalars(sa.select(models.Device.uuid)).one()
 
 
 def _drain() -> None:
@@ -44,11 +40,11 @@ def _taint_host() -> None:
 
 
 def _disable() -> None:
-    flags.disable_device(_device())
+    flags.disable_device(only_device())
 
 
 def _taint() -> None:
-    flags.taint_device(_device())
+    flags.taint_device(only_device())
 
 
 acts = pytest.mark.parametrize("act", [_drain, _taint_host, _disable, _taint])

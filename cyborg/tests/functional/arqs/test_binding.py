@@ -21,7 +21,7 @@ from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import boots, engine, hosts
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.novasink import NovaSink
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]

@@ -20,7 +20,7 @@ from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.states import arq_states
 from cyborg.tests import boots, engine, hosts
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
 

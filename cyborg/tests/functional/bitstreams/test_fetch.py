@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import dataclasses
-import datetime
 import hashlib
 import os
 import pathlib
@@ -15,21 +12,12 @@ import time
 from typing import Any
 
 import pytest
-from castellan import key_manager
-from castellan.common.objects import x_509
-from castellan.key_manager import vault_key_manager
-from castellan.tests.unit.key_manager import mock_key_manager
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
-from cryptography.x509.oid import NameOID
-from oslo_config import cfg
-from oslo_context import context as oslo_context
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from cyborg import rpc
 from cyborg.agent import bitstream_cache
-from cyborg.tests import ports
-from cyborg.tests.unit.messages import test_payloads
+from cyborg.tests import full_payloads
+from cyborg.tests.signers import Signer
 
 MIB = 1024 * 1024
 
@@ -49,7 +37,7 @@ def cache(conf, folder):
 def step_for(image: str, data: bytes, **changes: Any) -> rpc.ProgramStep:
     """The order to load an image of which Glance tells the truth."""
     step = dataclasses.replace(
-        test_payloads.program_step(),
+        full_payloads.program_step(),
         image_uuid=image,
         size=len(data),
         hash_algo="sha512",
@@ -244,94 +232,6 @@ def test_two_that_need_one_image_share_it(cache, images, folder):
 
     assert done == [b"a" * MIB] * 4
     assert kept(folder) == {step.image_uuid}
-
-
-class Signer:
-    """A key whose certificate is in the key manager; signed by another one's, or by itself."""
-
-    def __init__(
-        self,
-        keys: mock_key_manager.MockKeyManager,
-        by: Signer | None = None,
-        public=None,
-        days: tuple[int, int] = (-1, 1),
-    ) -> None:
-        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"signer {id(self)}")])
-        issuer = by or self
-        today = datetime.datetime.now(datetime.UTC)
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(self.name)
-            .issuer_name(issuer.name)
-            .public_key(public or self.key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(today + datetime.timedelta(days=days[0]))
-            .not_valid_after(today + datetime.timedelta(days=days[1]))
-            .add_extension(x509.BasicConstraints(ca=by is None, path_length=None), critical=True)
-            .add_extension(
-                x509.KeyUsage(
-                    digital_signature=True,
-                    key_cert_sign=by is None,
-                    content_commitment=False,
-                    key_encipherment=False,
-                    data_encipherment=False,
-                    key_agreement=False,
-                    crl_sign=False,
-                    encipher_only=False,
-                    decipher_only=False,
-                ),
-                critical=True,
-            )
-            .sign(issuer.key, hashes.SHA256())
-        )
-        stored = x_509.X509(certificate.public_bytes(serialization.Encoding.DER))
-        self.uuid = keys.store(oslo_context.RequestContext(), stored)
-
-    def sign(self, data: bytes) -> dict[str, str]:
-        """The properties of an image with that data, signed."""
-        pss = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.MAX_LENGTH)
-        signature = self.key.sign(data, pss, hashes.SHA256())
-        return {
-            "img_signature": base64.b64encode(signature).decode(),
-            "img_signature_certificate_uuid": self.uuid,
-            "img_signature_hash_method": "SHA-256",
-            "img_signature_key_type": "RSA-PSS",
-        }
-
-
-@pytest.fixture
-def keys(monkeypatch):
-    """A key manager of castellan's that keeps everything in memory; it is loaded for each use."""
-    manager = mock_key_manager.MockKeyManager()
-    monkeypatch.setattr(mock_key_manager, "MockKeyManager", lambda configuration: manager)
-    cfg.CONF.register_opts(key_manager.key_manager_opts, group="key_manager")
-    backend = "castellan.tests.unit.key_manager.mock_key_manager.MockKeyManager"
-    cfg.CONF.set_override("backend", backend, group="key_manager")
-    yield manager
-    cfg.CONF.clear_override("backend", group="key_manager")
-
-
-@pytest.fixture
-def silent_vault():
-    """While the block runs, the key manager is a Vault that does not answer."""
-
-    @contextlib.contextmanager
-    def away():
-        conf = cfg.CONF
-        conf.register_opts(vault_key_manager._vault_opts, group="vault")
-        before = conf.key_manager.backend
-        conf.set_override("backend", "vault", group="key_manager")
-        conf.set_override("vault_url", f"http://127.0.0.1:{ports.free_port()}", group="vault")
-        conf.set_override("root_token_id", "token", group="vault")
-        try:
-            yield
-        finally:
-            conf.set_override("backend", before, group="key_manager")
-            conf.clear_override("vault_url", group="vault")
-            conf.clear_override("root_token_id", group="vault")
-
-    return away()
 
 
 def test_what_was_signed_passes_each_time(conf, cache, images, keys):

@@ -18,8 +18,8 @@ from cyborg import rpc
 from cyborg.agent import host_steps, pass_counter
 from cyborg.drivers import pci, privileged, registry, tool_process
 from cyborg.tests.contract import passes
-from cyborg.tests.functional.agent.test_agent import Conductor
-from cyborg.tests.functional.bitstreams.test_tools import (
+from cyborg.tests.heard_reports import Conductor
+from cyborg.tests.vendor_tools import (
     AFU,
     OLD,
     XCLBIN,
@@ -28,7 +28,6 @@ from cyborg.tests.functional.bitstreams.test_tools import (
     port_of,
     settings,
     show_simulation,
-    tool,  # noqa: F401
     user_of,
     xclbin,
 )
@@ -133,7 +132,7 @@ class Orphan:
 
 
 @pytest.fixture
-def orphan(simulate, tool, tmp_path) -> Iterator[Callable[[str], Orphan]]:  # noqa: F811
+def orphan(simulate, tool, tmp_path) -> Iterator[Callable[[str], Orphan]]:
     made: list[Orphan] = []
 
     def make(vendor: str, tool_timeout: int = 60) -> Orphan:

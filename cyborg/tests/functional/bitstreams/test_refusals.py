@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: F811
 """What keeps an Intel or Xilinx card from being programmed, and who may write it still.
 
-The tools are recorded ones, as in test_program_tools.
+The tools are recorded ones, as in test_tools.
 """
 
 from __future__ import annotations
@@ -13,27 +12,7 @@ import time
 import pytest
 
 from cyborg.drivers import tool_process
-from cyborg.tests.functional.bitstreams.test_tools import (
-    AFU,
-    XCLBIN,
-    asked,
-    gbs,
-    port_of,
-    program,  # noqa: F401
-    shows,
-    tool,  # noqa: F401
-    xclbin,
-)
-
-
-@pytest.fixture
-def intel(simulate):
-    return simulate({"cards": ["pac-a10"]})
-
-
-@pytest.fixture
-def xilinx(simulate):
-    return simulate({"cards": ["u250"]})
+from cyborg.tests.vendor_tools import AFU, XCLBIN, asked, gbs, port_of, shows, xclbin
 
 
 def lock_of(folder: pathlib.Path, address: str) -> pathlib.Path:

@@ -13,7 +13,7 @@ from castellan.tests.unit.key_manager import mock_key_manager
 from oslo_config import cfg
 
 from cyborg.drivers import base, card_tools, privileged
-from cyborg.tests.functional.bitstreams.test_fetch import Signer, keys, silent_vault  # noqa: F401
+from cyborg.tests.signers import Signer
 
 ADDRESS = "0000:3b:00.0"
 GOOD = b"what was signed"
@@ -68,7 +68,7 @@ KeyManager = mock_key_manager.MockKeyManager
 
 
 def test_the_tool_is_given_what_was_signed(
-    keys: KeyManager,  # noqa: F811
+    keys: KeyManager,
     program: Callable[..., None],
     written: pathlib.Path,
     option: Callable[[str, object], None],
@@ -84,7 +84,7 @@ def test_the_tool_is_given_what_was_signed(
 
 @pytest.mark.parametrize("days", [(-3, -1), (-1, 1)])
 def test_nothing_else_reaches_it(
-    keys: KeyManager,  # noqa: F811
+    keys: KeyManager,
     program: Callable[..., None],
     written: pathlib.Path,
     option: Callable[[str, object], None],
@@ -109,7 +109,7 @@ def test_nothing_else_reaches_it(
 
 
 def test_a_helper_that_is_not_root_writes_nothing_if_signatures_are_required(
-    keys: KeyManager,  # noqa: F811
+    keys: KeyManager,
     program: Callable[..., None],
     written: pathlib.Path,
     option: Callable[[str, object], None],
@@ -126,7 +126,7 @@ def test_a_helper_that_is_not_root_writes_nothing_if_signatures_are_required(
 
 
 def test_what_is_copied_has_a_bound(
-    keys: KeyManager,  # noqa: F811
+    keys: KeyManager,
     program: Callable[..., None],
     written: pathlib.Path,
     option: Callable[[str, object], None],
@@ -157,8 +157,8 @@ def test_only_a_file_is_copied(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_key_manager_that_is_away_puts_the_write_off(
-    keys: KeyManager,  # noqa: F811
-    silent_vault,  # noqa: F811
+    keys: KeyManager,
+    silent_vault,
     program: Callable[..., None],
     written: pathlib.Path,
 ) -> None:

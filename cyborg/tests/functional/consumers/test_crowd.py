@@ -15,8 +15,7 @@ from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.states import allocation_states as states
 from cyborg.tests import boots, hosts
-from cyborg.tests.functional.consumers.test_elsewhere import before_the_claim
-from cyborg.tests.functional.consumers.test_life import FPGA, ask, call, claimed, profile, wish
+from cyborg.tests.consumers import FPGA, ask, before_the_claim, call, claimed, profile, wish
 from cyborg.tests.service import PATIENCE, Site, until
 
 ROUNDS = 6

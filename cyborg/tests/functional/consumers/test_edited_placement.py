@@ -23,11 +23,8 @@ from cyborg.audits import consistency, differences
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
-from cyborg.tests.functional.consumers.test_life import ask, call, rack, wish
-from cyborg.tests.functional.consumers.test_reclaimed import look
+from cyborg.tests.consumers import ask, call, look, wish
 from cyborg.tests.service import Site
-
-__all__ = ["rack"]
 
 EDITS = int(os.environ.get("CYBORG_TEST_EDITS", "60"))
 SEED = int(os.environ.get("CYBORG_TEST_EDITS_SEED", "11"))

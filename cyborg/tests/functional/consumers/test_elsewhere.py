@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,33 +17,11 @@ from cyborg.hosts import draining, flags
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.tests import boots, hosts
-from cyborg.tests.functional.consumers.test_life import (
-    FPGA,
-    ask,
-    call,
-    claimed,
-    profile,
-    rack,
-    wish,
-)
-from cyborg.tests.functional.profiles.test_taints import device
+from cyborg.tests.consumers import FPGA, ask, before_the_claim, call, claimed, profile, wish
+from cyborg.tests.named_devices import device
 from cyborg.tests.service import Site
 
-__all__ = ["rack"]
-
 A, B = provider_uuid("host-1_a"), provider_uuid("host-1_b")
-
-
-def before_the_claim(site: Site, change: Callable[[], object]) -> None:
-    """Make a change between the choice of a place and the first claim."""
-    done: list[str] = []
-
-    def once(method: str, path: str) -> None:
-        if method == "PUT" and path.startswith("/allocations/") and not done:
-            done.append(path)
-            change()
-
-    site.placement.before = once
 
 
 def providers(answer: requests.Response) -> set[str]:

@@ -16,52 +16,9 @@ from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import callers, hosts
+from cyborg.tests.consumers import FPGA, VERSION, as_member, ask, call, claimed, profile, wish
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import PATIENCE, USER_PROJECT, USER_TOKEN, Site, until
-
-VERSION = "2.4"
-FPGA = {"resources:FPGA": "1"}
-
-
-def ask(site: Site, method: str, path: str = "", body: object = None) -> requests.Response:
-    return site.ask(method, f"/allocations{path}", body, VERSION)
-
-
-def call(site: Site, method: str, path: str = "", body: object = None) -> Any:
-    return site.call(method, f"/allocations{path}", body, VERSION)
-
-
-def as_member(
-    site: Site, method: str, path: str = "", body: object = None
-) -> requests.Response:
-    """The same as a user who is no administrator."""
-    headers = {"OpenStack-API-Version": f"accelerator {VERSION}", "X-Auth-Token": USER_TOKEN}
-    url = f"{site.endpoint}/allocations{path}"
-    return requests.request(method, url, json=body, headers=headers, timeout=PATIENCE)
-
-
-def wish(consumer: str | None = None, **fields: object) -> dict[str, Any]:
-    who = {"uuid": consumer or str(uuid.uuid4()), "type": "PROXY", "name": "edge"}
-    return {"consumer": who, **(fields or {"device_profile_name": "p"})}
-
-
-def profile(site: Site, *groups: dict[str, str], name: str = "p") -> None:
-    body = [{"name": name, "groups": [FPGA | group for group in groups or ({},)]}]
-    site.call("POST", "/device_profiles", body)
-
-
-def claimed(site: Site, consumer: str) -> dict[str, dict[str, int]]:
-    """What the consumer has in Placement."""
-    found = site.placement.call("GET", f"/allocations/{consumer}")["allocations"]
-    return {provider: held["resources"] for provider, held in found.items()}
-
-
-@pytest.fixture
-def rack(site: Site) -> Site:
-    """A host with two cards of four and two accelerators."""
-    profile(site)
-    site.start_with(hosts.card("a"), hosts.card("b", range(4, 6), traits=("CUSTOM_B",)))
-    return site
 
 
 @pytest.mark.every_database

@@ -12,17 +12,14 @@ from typing import Any
 
 import pytest
 
-from cyborg import db, work
-from cyborg.audits import differences, lost_allocations
-from cyborg.db import models
+from cyborg import work
+from cyborg.audits import differences
 from cyborg.hosts import flags
 from cyborg.inventory.apply import provider_uuid
-from cyborg.placement import audit, client
-from cyborg.tests.functional.consumers.test_life import FPGA, ask, call, claimed, rack, wish
-from cyborg.tests.functional.profiles.test_taints import device
+from cyborg.placement import client
+from cyborg.tests.consumers import FPGA, ask, call, claimed, look, wish
+from cyborg.tests.named_devices import device
 from cyborg.tests.service import Site
-
-__all__ = ["rack"]
 
 A, B = provider_uuid("host-1_a"), provider_uuid("host-1_b")
 CONSUMER = "c0000000-0000-4000-8000-000000000001"
@@ -70,15 +67,6 @@ def change(site: Site, amounts: dict[str, dict[str, int]], **owner: str) -> None
     assert found is not None
     new = dataclasses.replace(found.owner, **owner)
     client.Client(site.conf).hold(CONSUMER, new, amounts, found.generation)
-
-
-def look(site: Site) -> None:
-    """Do what conductors do when the intervals of both audits have passed."""
-    with db.writer() as session:
-        db.update(session, models.Host, allocations_ms=0, audited_ms=0)
-    lost_allocations.take_turns(site.conf)
-    audit.take_turns(site.conf)
-    site.hurry(site.idle)
 
 
 def remove(site: Site, provider: str = A) -> None:

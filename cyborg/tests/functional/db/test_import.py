@@ -25,7 +25,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
-from oslo_db import exception as db_exc
 
 from cyborg import db, history, rpc, work
 from cyborg.audits import consistency
@@ -39,6 +38,7 @@ from cyborg.inventory import report as inventory_report
 from cyborg.tests import bare_machine, leaving, servers, upstream_rows
 from cyborg.tests.contract import driver as driver_contract
 from cyborg.tests.contract import passes
+from cyborg.tests.killed_statement import KILLED, killed_at
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.upstream_rows import ARQS, ROWS
 
@@ -188,31 +188,6 @@ def test_a_second_import_changes_nothing(old: sa.Engine) -> None:
     report = import_all(old)
     assert dump() == first
     assert {new for _, new in report.kinds.values()} == {0}
-
-
-class Killed(Exception):
-    """The transaction in which it is raised is rolled back, as where a process is killed."""
-
-
-#: oslo.db takes it for an error of the database.
-KILLED = (Killed, db_exc.DBError)
-
-
-@contextlib.contextmanager
-def killed_at(engine: sa.Engine, statement: int) -> Iterator[None]:
-    """Let the process die as it sends its next but so many statements."""
-    left = [statement]
-
-    def count(*_given: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise Killed("now")
-
-    sa.event.listen(engine, "before_cursor_execute", count)
-    try:
-        yield
-    finally:
-        sa.event.remove(engine, "before_cursor_execute", count)
 
 
 @pytest.mark.every_database

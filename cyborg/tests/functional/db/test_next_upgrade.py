@@ -38,9 +38,8 @@ from cyborg.db import models, revision, schema
 from cyborg.handles import release
 from cyborg.policy import context
 from cyborg.rpc import client, faults, keys, payloads, server, signing
-from cyborg.tests import boots, engine, hosts, messages, next_release, servers
+from cyborg.tests import boots, engine, full_payloads, hosts, messages, next_release, servers
 from cyborg.tests.standalone_site import wait_for
-from cyborg.tests.unit.messages import test_payloads
 
 #: What every database of a release has at least.
 FIRST = "18.0.0"
@@ -448,7 +447,7 @@ class NextClient(client.Client):
         self._call(asked, f"the agent of host {host}", keys.CONDUCTOR, said)
 
 
-STEP = test_payloads.step()
+STEP = full_payloads.step()
 NEXT_STEP = NextStep(**{each.name: getattr(STEP, each.name) for each in dataclasses.fields(STEP)})
 
 
@@ -507,7 +506,7 @@ def test_what_is_not_sent_for_its_version_has_written_nothing(conf: cfg.ConfigOp
     with messages.transport(conf, "memory"):
         conf.set_override("agent", "1.9", group="upgrade_levels")
         with pytest.raises(rpc.ProgramFailed, match=r"1\.9") as caught:
-            rpc.run_program(conf, "old", test_payloads.program_step(), 1)
+            rpc.run_program(conf, "old", full_payloads.program_step(), 1)
     assert not caught.value.written
 
 
@@ -526,6 +525,6 @@ def test_pins_are_to_be_removed_when_all_are_upgraded(
 def test_a_report_is_read_again_by_a_release_that_derives_more_from_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = test_payloads.report().digest()
+    before = full_payloads.report().digest()
     monkeypatch.setattr(payloads, "_DERIVED", payloads._DERIVED + 1)
-    assert test_payloads.report().digest() != before
+    assert full_payloads.report().digest() != before

@@ -360,7 +360,7 @@ def test_every_block_of_commands_is_found() -> None:
 
 
 @pytest.fixture
-def machine(mariadb: dict[str, str], rabbitmqctl: str, tmp_path: pathlib.Path) -> Iterator[Machine]:
+def bare(mariadb: dict[str, str], rabbitmqctl: str, tmp_path: pathlib.Path) -> Iterator[Machine]:
     """A machine without a cloud around it."""
     if os.geteuid() != 0:
         pytest.skip("only root can make a machine to install on")
@@ -372,34 +372,34 @@ def machine(mariadb: dict[str, str], rabbitmqctl: str, tmp_path: pathlib.Path) -
 
 
 def test_containers(
-    machine: Machine, broker: dict[str, str], unique: str, host: str
+    bare: Machine, broker: dict[str, str], unique: str, host: str
 ) -> None:
     """All but Keystone, which the page of the controller is tested with, and the engine's work."""
     port = free_port()
     different = _different(unique, host, port, broker)
     page, controller, compute = "install/container", "install/controller", "install/compute"
-    machine.follow(page, different, "The image")
-    _image_has_every_service(machine)
-    machine.follow(controller, different, "Names and passwords", "The database")
-    machine.follow(controller, different, "The message broker")
-    different["CONDUCTOR_KEY"] = machine.follow(
+    bare.follow(page, different, "The image")
+    _image_has_every_service(bare)
+    bare.follow(controller, different, "Names and passwords", "The database")
+    bare.follow(controller, different, "The message broker")
+    different["CONDUCTOR_KEY"] = bare.follow(
         controller, different, "The key of the conductors"
     ).strip()
-    machine.follow(controller, different, "The configuration")
-    machine.follow(page, different, "The controller")
+    bare.follow(controller, different, "The configuration")
+    bare.follow(page, different, "The controller")
     wait_for("the API", lambda: _answers(f"http://127.0.0.1:{port}/healthcheck"))
 
-    # The host is the same machine, so each of them has the folder for a while.
-    machine.run("mv /etc/cyborg /etc/cyborg-controller; cp -a /etc/cyborg-controller /etc/cyborg")
-    machine.follow(compute, different, "Names and passwords", "A user of the broker")
-    machine.run(bare_machine.sections(compute)["The configuration"][0])
-    *_found, different["HOST_KEY"] = machine.follow(page, different, "The agent").splitlines()
-    machine.run("mv /etc/cyborg /etc/cyborg-agent; mv /etc/cyborg-controller /etc/cyborg")
-    machine.follow(page, different, "To enrol its key")
-    machine.run("mv /etc/cyborg /etc/cyborg-controller; mv /etc/cyborg-agent /etc/cyborg")
-    machine.follow(page, different, "To start it")
+    # The host is the same bare, so each of them has the folder for a while.
+    bare.run("mv /etc/cyborg /etc/cyborg-controller; cp -a /etc/cyborg-controller /etc/cyborg")
+    bare.follow(compute, different, "Names and passwords", "A user of the broker")
+    bare.run(bare_machine.sections(compute)["The configuration"][0])
+    *_found, different["HOST_KEY"] = bare.follow(page, different, "The agent").splitlines()
+    bare.run("mv /etc/cyborg /etc/cyborg-agent; mv /etc/cyborg-controller /etc/cyborg")
+    bare.follow(page, different, "To enrol its key")
+    bare.run("mv /etc/cyborg /etc/cyborg-controller; mv /etc/cyborg-agent /etc/cyborg")
+    bare.follow(page, different, "To start it")
     wait_for("the device", lambda: _has_device(unique, host))
-    machine.follow(page, different, "Another release")
+    bare.follow(page, different, "Another release")
 
 
 def _answers(url: str) -> bool:
@@ -418,18 +418,18 @@ def _has_device(database: str, host: str) -> bool:
     return list(found) == [f"{host}_FakeDevice"]
 
 
-def _image_has_every_service(machine: Machine) -> None:
+def _image_has_every_service(bare: Machine) -> None:
     programs = ("cyborg-conductor", "cyborg-api", "cyborg-agent", "cyborg-dbsync", "cyborg-status")
     for program in programs:
-        said = machine.run(f"podman run --rm cyborg {program} --version 2>&1")
+        said = bare.run(f"podman run --rm cyborg {program} --version 2>&1")
         assert said.strip().endswith("18.0.0")
-    machine.run("podman run --rm cyborg gunicorn --version")
+    bare.run("podman run --rm cyborg gunicorn --version")
     # The interpreter may be in a folder of root's, where there is no base image.
-    machine.run("podman run --rm --user root cyborg python3 -c 'import pymysql, psycopg2'")
-    machine.run("podman run --rm cyborg touch /var/lib/cyborg/file")
+    bare.run("podman run --rm --user root cyborg python3 -c 'import pymysql, psycopg2'")
+    bare.run("podman run --rm cyborg touch /var/lib/cyborg/file")
 
 
-def test_standalone(machine: Machine) -> None:
+def test_standalone(bare: Machine) -> None:
     page, port = "install/standalone", free_port()
     # What is there is lost with the machine.
     different = {
@@ -437,10 +437,10 @@ def test_standalone(machine: Machine) -> None:
         "STATE": "/var/lib/standalone",
         "PORT": str(port),
     }
-    machine.follow(page, different, "The programs")
+    bare.follow(page, different, "The programs")
     (start,) = bare_machine.sections(page)["Start it"]
-    machine.begin("standalone", start)
+    bare.begin("standalone", start)
     wait_for("the API", lambda: _answers(f"http://127.0.0.1:{port}/healthcheck"))
-    machine.follow(page, different, "Use it")
-    assert machine.run("openstack accelerator allocation list --format value") == ""
-    assert "first" in machine.run("openstack accelerator device profile list")
+    bare.follow(page, different, "Use it")
+    assert bare.run("openstack accelerator allocation list --format value") == ""
+    assert "first" in bare.run("openstack accelerator device profile list")

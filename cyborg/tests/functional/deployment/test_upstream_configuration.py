@@ -20,7 +20,7 @@ from cyborg.cmd import known_options, status
 from cyborg.conf import drivers, obsolete, privileged
 from cyborg.peers import connection
 from cyborg.policy import rules
-from cyborg.tests.functional.process.test_reload import Service
+from cyborg.tests.one_service import Service
 from cyborg.tests.ports import free_port
 
 FILE = pathlib.Path(__file__).parents[2] / "data" / "upstream-cyborg.conf"

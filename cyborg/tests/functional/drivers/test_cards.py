@@ -8,19 +8,9 @@ import logging
 import pytest
 
 from cyborg.drivers import base, pci
-from cyborg.drivers.nvme import controllers
 from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
-
-
-def names(devices) -> list[str]:
-    return [deployable.name for device in devices for deployable in device.deployables]
-
-
-def found(simulated, driver: str, text: str = "") -> tuple[base.Device, ...]:
-    (only,) = simulated.call(passes.run, [driver], text)
-    assert only.errors == {}
-    return only.devices[driver]
+from cyborg.tests.found_cards import erase, found, names
 
 
 class TestQat(contract.SimulatedDriverContract):
@@ -194,21 +184,6 @@ class TestNvme(contract.SimulatedDriverContract):
 
     def test_each_disk_is_erased_after_use(self, devices):
         assert all(device.deployables[0].cleans for device in devices)
-
-
-def erase(address: str) -> str:
-    """Try to erase a disk; the sentence that says why not."""
-    conf = passes.configured('[nvme]\ndevice_spec = {"vendor_id": "144d"}', [], "host-1")
-    handle = base.HeldHandle(
-        attach_type="PCI",
-        attach_info=pci.split(address),
-        uuid="b1c5e0f0-6f1c-4a3e-9a41-0a7c7e5e9f11",
-        arq="a",
-        control_path=base.ControlPath(cpid_type="PCI", cpid_info=pci.split(address)),
-    )
-    with pytest.raises(RuntimeError) as caught:
-        controllers.NvmeDriver(conf).clean(handle)
-    return str(caught.value)
 
 
 def test_a_disk_that_the_host_uses_or_does_not_drive_is_never_erased(simulate):

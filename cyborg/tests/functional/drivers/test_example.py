@@ -15,7 +15,7 @@ EXAMPLE = pathlib.Path(__file__).parents[2] / "example"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def installed(machine, tmp_path_factory):
+def installed(simulator, tmp_path_factory):
     """What pip would do with the example's folder, here and on the simulated hosts."""
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
     site = tmp_path_factory.mktemp("site")
@@ -29,10 +29,10 @@ def installed(machine, tmp_path_factory):
     ]
     (metadata / "entry_points.txt").write_text("\n".join(lines))
     (site / "acme_accelerator.py").write_text((EXAMPLE / "acme_accelerator.py").read_text())
-    machine.call(site, passes.install, str(site))
+    simulator.call(site, passes.install, str(site))
     with passes.installed(str(site)):
         yield
-    machine.call(site, passes.uninstall, str(site))
+    simulator.call(site, passes.uninstall, str(site))
 
 
 # The test of the guide begins here.

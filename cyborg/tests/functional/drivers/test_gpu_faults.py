@@ -9,52 +9,18 @@ import time
 import pytest
 
 from cyborg.agent import discovery
-from cyborg.drivers import kernel_log, pci, registry
+from cyborg.drivers import kernel_log, registry
 from cyborg.tests.contract import passes
+from cyborg.tests.gpu_log import TOLD, XIDS, healths
 
 FALLEN = (
     "6,1{number},{time},-;NVRM: Xid (PCI:{slot}): {xid}, pid='<unknown>', name=<unknown>, GPU has "
     "fallen off the bus.\n SUBSYSTEM=pci\n"
 )
-TOLD = "12,9999,{time},-;cyborg: {slot} is healthy\n"
-XIDS = "[gpu_devices]\nunhealthy_xids = 79, 48\n"
 
 
 def xid(slot: str, number: int, seconds: float = 5) -> str:
     return FALLEN.format(number=1, time=int(seconds * 1_000_000), slot=slot, xid=number)
-
-
-def healths(driver: str, text: str, log: str, lines: list[str]) -> list[dict[str, str | None]]:
-    """The health of each card after each of those lines is added to the kernel's log."""
-    kernel_log.PATH = log
-    loaded = registry.load(passes.configured(text, [driver], "host-1"))
-    agent = discovery.Discovery("host-1", loaded.drivers, timeout=60)
-    found = []
-    for line in lines:
-        with pathlib.Path(log).open("a", encoding="utf-8") as file:
-            file.write(line)
-        findings = agent.run()
-        agent.remember()
-        assert findings.errors == {}
-        found.append(
-            {
-                pci.join(device.control_path.cpid_info): device.unhealthy
-                for device in findings.devices[driver]
-            }
-        )
-    return found
-
-
-@pytest.fixture
-def log(tmp_path: pathlib.Path) -> str:
-    path = tmp_path / "kmsg"
-    path.write_text("6,1,100,-;Linux version 6.12\n")
-    return str(path)
-
-
-@pytest.fixture
-def kept(tmp_path: pathlib.Path) -> str:
-    return f"[DEFAULT]\nstate_path = {tmp_path}\n"
 
 
 def test_a_gpu_with_a_listed_xid_is_unhealthy_until_an_administrator_says_so(simulate, log, kept):

@@ -3,29 +3,15 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import pytest
 
-from cyborg.tests.functional.drivers.test_gpu_faults import TOLD, XIDS, healths
+from cyborg.tests.gpu_log import TOLD, XIDS, healths
 
 HAPPENED = "4,{number},{number},-;{text}\n"
 
 
 def lines(*texts: str) -> list[str]:
     return ["".join(HAPPENED.format(number=n, text=each) for n, each in enumerate(texts, 100))]
-
-
-@pytest.fixture
-def log(tmp_path: pathlib.Path) -> str:
-    path = tmp_path / "kmsg"
-    path.write_text("6,1,100,-;Linux version 6.12\n")
-    return str(path)
-
-
-@pytest.fixture
-def kept(tmp_path: pathlib.Path) -> str:
-    return f"[DEFAULT]\nstate_path = {tmp_path}\n"
 
 
 @pytest.mark.parametrize(

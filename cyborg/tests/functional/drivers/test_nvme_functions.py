@@ -8,7 +8,7 @@ from typing import Any
 from cyborg.agent import discovery
 from cyborg.drivers import pci, registry
 from cyborg.tests.contract import passes
-from cyborg.tests.functional.drivers.test_cards import found, names
+from cyborg.tests.found_cards import found, names
 
 SECTORS = 3750748848
 CONTROLLER, NAMESPACE = "nvme/nvme1{vf}", "nvme/nvme1{vf}/nvme1{vf}n1"

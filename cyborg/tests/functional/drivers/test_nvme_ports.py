@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cyborg.agent import discovery
 from cyborg.drivers import registry
 from cyborg.tests.contract import passes
-from cyborg.tests.functional.drivers.test_cards import erase, found, names
+from cyborg.tests.found_cards import erase, found, names
 
 LISTED = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
 

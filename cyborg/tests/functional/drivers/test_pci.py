@@ -166,26 +166,26 @@ def test_a_function_that_is_unplugged_is_absent(host):
     assert NIC.address not in host.call(scan)
 
 
-def test_a_host_without_pci_has_no_functions(machine, tmp_path):
+def test_a_host_without_pci_has_no_functions(simulator, tmp_path):
     (tmp_path / "sys/bus").mkdir(parents=True)
 
-    assert machine.call(tmp_path, scan) == {}
+    assert simulator.call(tmp_path, scan) == {}
 
 
-def test_an_absent_sysfs_is_an_error_not_an_empty_host(machine, tmp_path):
+def test_an_absent_sysfs_is_an_error_not_an_empty_host(simulator, tmp_path):
     (tmp_path / "sys").mkdir()
 
-    assert "sysfs is not mounted" in machine.call(tmp_path, scan_error)
+    assert "sysfs is not mounted" in simulator.call(tmp_path, scan_error)
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_a_bus_without_its_list_of_functions_is_an_error(machine, tmp_path, is_link):
+def test_a_bus_without_its_list_of_functions_is_an_error(simulator, tmp_path, is_link):
     bus = tmp_path / "sys/bus/pci"
     bus.mkdir(parents=True)
     if is_link:
         (bus / "devices").symlink_to("nowhere")
 
-    assert "/sys/bus/pci/devices" in machine.call(tmp_path, scan_error)
+    assert "/sys/bus/pci/devices" in simulator.call(tmp_path, scan_error)
 
 
 @pytest.mark.parametrize("break_it", ["put", "unlink"])

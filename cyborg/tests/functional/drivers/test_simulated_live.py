@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from cyborg.tests import service
-from cyborg.tests.functional.drivers.test_simulated import functions, listen
+from cyborg.tests.simulated.listed import functions, listen
 
 UUID = "11111111-2222-3333-4444-555555555555"
 OTHER = "11111111-2222-3333-4444-666666666666"

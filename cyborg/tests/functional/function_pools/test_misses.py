@@ -15,7 +15,7 @@ from cyborg.function_pools import planner
 from cyborg.policy import context
 from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import boots, callers, engine
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.fpgas import AES, AES_OTHERWISE, GROUP, SIX, ZIP, Fpgas
 from cyborg.tests.service import Site
 

@@ -21,7 +21,7 @@ from cyborg.importing import store
 from cyborg.importing.convert import Request
 from cyborg.tests import boots, hosts, leaving
 from cyborg.tests.cloud import Cloud
-from cyborg.tests.functional.api.test_samples import Api
+from cyborg.tests.mounted_api import Api
 
 pytestmark = [pytest.mark.usefixtures("host_with_cards"), pytest.mark.makes_up_rows]
 

@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from cyborg.handles import release
 from cyborg.tests.cloud import Cloud
-from cyborg.tests.functional.api.test_samples import Api
+from cyborg.tests.mounted_api import Api
 
 pytestmark = pytest.mark.usefixtures("host_with_cards")
 

@@ -24,7 +24,7 @@ from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, messages
-from cyborg.tests.functional.agent.test_privileged import act
+from cyborg.tests.privileged_acts import act
 
 pytestmark = [pytest.mark.usefixtures("database")]
 

@@ -16,7 +16,7 @@ from cyborg.db import models
 from cyborg.handles import release
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
-from cyborg.tests.functional.audits.test_status import Status
+from cyborg.tests.status_command import Status
 
 pytestmark = pytest.mark.usefixtures("database")
 

@@ -19,7 +19,7 @@ from cyborg.inventory import query
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import compare
 from cyborg.tests import hosts
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.placement_server import PlacementServer
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]

@@ -13,6 +13,7 @@ from cyborg.hosts import draining, flags, removal
 from cyborg.inventory import report as inventory_report
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.named_devices import only_device
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
@@ -30,17 +31,12 @@ def go_down() -> str:
         return session.scalars(sa.select(models.Host.uuid)).one() or ""
 
 
-def device() -> str:
-    with db.reader() as session:
-        return session.scalars(sa.select(models.Device.uuid)).one()
-
-
 def test_nothing_stays_open_of_a_host_that_is_removed() -> None:
     hosts.apply(hosts.card("a"))
     draining.drain("host-1", "A new fan", 10)
     draining.taint("host-1", "It hums", 10)
-    flags.disable_device(device(), "It rattles")
-    flags.taint_device(device(), "It whistles")
+    flags.disable_device(only_device(), "It rattles")
+    flags.taint_device(only_device(), "It whistles")
     removal.remove_host(go_down(), force=False)
 
     about = {history.DRAINED, history.TAINTED, history.DISABLED}
@@ -79,7 +75,7 @@ def test_who_removed_it_and_why_is_kept(
     (arq,) = boots.arqs(ctx)
     boots.bind(ctx, [arq], instance)
     engine.drain(conf)
-    card, host = device(), go_down()
+    card, host = only_device(), go_down()
     monkeypatch.setattr(history, "user", lambda: "user root-1")
     if what == "host":
         removal.remove_host(host, force=True, reason=WHY)

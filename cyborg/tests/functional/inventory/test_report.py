@@ -22,7 +22,7 @@ from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import report as inventory_report
 from cyborg.tests import hosts, leaving
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
 

@@ -27,7 +27,7 @@ from cyborg.inventory import report as inventory_report
 from cyborg.policy import context
 from cyborg.rpc import signing
 from cyborg.tests import boots, engine, hosts, signed
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 
 pytestmark = pytest.mark.usefixtures("database")
 

@@ -23,7 +23,7 @@ from cyborg.conductor import service as conductor_service
 from cyborg.db import models, paging
 from cyborg.inventory import query
 from cyborg.tests import hosts, messages
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.service import PATIENCE, until
 
 pytestmark = pytest.mark.usefixtures("database")

@@ -9,9 +9,9 @@ import pytest
 
 from cyborg.drivers import base, pci, privileged, registry
 from cyborg.tests.contract import passes
-from cyborg.tests.functional.agent.test_privileged import unbind
 from cyborg.tests.layouts_site import VERSION, HostsDriver, LayoutsSite, forget
 from cyborg.tests.openstack_command import OpenStack
+from cyborg.tests.privileged_acts import unbind
 from cyborg.tests.service import until
 
 OPTIONS = "[intel_qat_driver]\nlayouts = asym-sym, dc, sym;dc;asym\n"

@@ -13,6 +13,7 @@ from cyborg.inventory import report as inventory_report
 from cyborg.policy import context
 from cyborg.programming import executor
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.one_operation import deployable
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
@@ -25,11 +26,6 @@ def report(layout: str, *, being_written: bool = False) -> bool:
     )
     said = hosts.report(hosts.device("card", part, being_written=being_written))
     return inventory_report.apply_report(said) == inventory_report.UNCHANGED
-
-
-def deployable() -> models.Deployable:
-    (found,) = hosts.deployables()
-    return found
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 
 import amqp
 import pytest
-import sqlalchemy as sa
 
 from cyborg.common import errors
 from cyborg.rpc import client
 from cyborg.tests import servers
+from cyborg.tests.hostile_host import connect
 from cyborg.tests.service import until
 
 pytestmark = pytest.mark.services
@@ -29,16 +29,6 @@ EXCHANGE = "amq.topic"
 #: Where conductors and another host get replies, as oslo.messaging and Cyborg name them.
 REPLIES = {"a conductor": f"reply_{'0' * 32}", "another host": f"reply_{OTHER}:{'0' * 32}"}
 Act = Callable[[amqp.Channel], object]
-
-
-def connect(url: str) -> amqp.Connection:
-    where = sa.make_url(url)
-    return amqp.Connection(
-        host=f"{where.host}:{where.port}",
-        userid=where.username,
-        password=where.password,
-        virtual_host=where.database,
-    )
 
 
 @pytest.fixture(scope="module")

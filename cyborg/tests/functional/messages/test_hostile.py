@@ -28,71 +28,19 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, host_keys, metrics, rpc
-from cyborg.agent import keys as agent_keys
-from cyborg.conductor import keys as conductor_keys
+from cyborg import db, rpc
 from cyborg.db import models
 from cyborg.rpc import client, signing
-from cyborg.tests import hosts, servers, signed
-from cyborg.tests.functional.messages import test_broker_permissions as broker
+from cyborg.tests import full_payloads, hosts, servers, signed
+from cyborg.tests.hostile_host import EVIL, MINUTE, SLOW, Keys, connect, refusals
+from cyborg.tests.mutants import opened
 from cyborg.tests.signed import HOST, PATIENCE
-from cyborg.tests.unit.messages import test_payloads
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("database")]
 
-EVIL = "evil.example"
-#: One more host, whose agent is slow to answer.
-SLOW = "slow.example"
-MINUTE = 60_000
 HOUR = 60 * MINUTE
 #: How the hostile code signs: the wire form of what it puts beside its message.
 Wire = Any
-
-
-class Keys:
-    """What there is to sign with, and what was signed before."""
-
-    def __init__(self, conf: cfg.ConfigOpts, folder: pathlib.Path) -> None:
-        self.victim = agent_keys.HostKeys(conf)
-        self.deployment = conductor_keys.DeploymentKeys(conf)
-        evil, stranger, stolen = (folder / f"{name}.pem" for name in ("evil", "new", "stolen"))
-        host_keys.enrol(HOST, self.victim.public())
-        self.evil_public = signed.new_key(evil)
-        host_keys.enrol(EVIL, self.evil_public)
-        signed.new_key(stranger)
-        stolen_public = signed.new_key(stolen)
-        host_keys.enrol(HOST, stolen_public)
-        host_keys.revoke(HOST, signing.fingerprint(stolen_public))
-        slow, slow_stolen = folder / "slow.pem", folder / "slow_stolen.pem"
-        host_keys.enrol(SLOW, signed.new_key(slow))
-        slow_public = signed.new_key(slow_stolen)
-        host_keys.enrol(SLOW, slow_public)
-        host_keys.revoke(SLOW, signing.fingerprint(slow_public))
-        self._private = {
-            "evil": evil,
-            "new": stranger,
-            "stolen": stolen,
-            "slow": slow,
-            "slow and stolen": slow_stolen,
-        }
-        self._counter = itertools.count(time.time_ns() // 1_000_000 + MINUTE)
-
-    def forge(
-        self, said: signing.Said, *, key: str = "evil", sender: str = HOST, off: int = 0
-    ) -> dict[str, Any]:
-        """A signature that only looks like that of the other side."""
-        now_ms = time.time_ns() // 1_000_000 + off
-        private = signing.load(self._private[key])
-        counter = next(self._counter)
-        return signing.sign(
-            private, said, sender=sender, counter=counter, time_ms=now_ms
-        ).to_wire()
-
-    def true(self, said: signing.Said, *, of_conductor: bool) -> dict[str, Any]:
-        """The other side's own signature, which was overheard."""
-        signature = (self.deployment if of_conductor else self.victim).sign(said)
-        assert signature is not None
-        return signature.to_wire()
 
 
 Attack = Callable[[Keys, signing.Said, dict[str, Any]], Wire]
@@ -126,13 +74,6 @@ MISUSED: dict[str, Callable[[signing.Said], signing.Said]] = {
     "another host": lambda said: other(said, host=EVIL),
     "another body": lambda said: other(said, body={**said.body, "more": 1}),
 }
-
-
-@pytest.fixture
-def vhost() -> Iterator[str]:
-    """The broker's account of conductors."""
-    with servers.new_vhost() as url:
-        yield url
 
 
 @pytest.fixture
@@ -181,7 +122,7 @@ class DefaultExchange:
     """Sends to any queue, as the broker cannot forbid, and reads the answers."""
 
     def __init__(self, url: str) -> None:
-        self._connection = broker.connect(url)
+        self._connection = connect(url)
         self._channel = self._connection.channel()
         self._reply = f"reply_{EVIL}:{uuid.uuid4().hex}"
         self._channel.queue_declare(self._reply, auto_delete=False)
@@ -231,22 +172,11 @@ class DefaultExchange:
         self._channel.basic_publish(sent, "", queue)
 
 
-def opened(message: amqp.Message) -> dict[str, Any]:
-    """What oslo.messaging has put into a message."""
-    content: dict[str, Any] = json.loads(json.loads(message.body)["oslo.message"])
-    return content
-
-
 @pytest.fixture
 def to_agent(evil_url: str) -> Iterator[DefaultExchange]:
     sender = DefaultExchange(evil_url)
     yield sender
     sender.close()
-
-
-def refusals() -> float:
-    (family,) = metrics.MESSAGES_REFUSED.collect()
-    return sum(sample.value for sample in family.samples if sample.name.endswith("_total"))
 
 
 def known_of_victim() -> list[object]:
@@ -290,7 +220,7 @@ def questions() -> list[signing.Said]:
     empty = hosts.report()
     wire = {"report": empty.to_wire()}
     digest = {"report": empty.unchanged().to_wire()}
-    asked = {"request": dataclasses.replace(test_payloads.write_request(), host=HOST).to_wire()}
+    asked = {"request": dataclasses.replace(full_payloads.write_request(), host=HOST).to_wire()}
     held = {"request": rpc.HeldRequest(host=HOST).to_wire()}
     return [
         signing.Said(HOST, "report", wire),
@@ -301,8 +231,8 @@ def questions() -> list[signing.Said]:
 
 
 def orders() -> list[signing.Said]:
-    step = {"step": test_payloads.step().to_wire(), "wait": PATIENCE}
-    program = {"step": test_payloads.program_step().to_wire(), "wait": PATIENCE}
+    step = {"step": full_payloads.step().to_wire(), "wait": PATIENCE}
+    program = {"step": full_payloads.program_step().to_wire(), "wait": PATIENCE}
     return [signing.Said(HOST, "host_step", step), signing.Said(HOST, "program", program)]
 
 
@@ -373,7 +303,7 @@ class SlowAgent:
     """The queue of an agent that has not answered yet. Others know what it is asked."""
 
     def __init__(self, url: str) -> None:
-        self._connection = broker.connect(url)
+        self._connection = connect(url)
         self._channel = self._connection.channel()
         self._queue = f"cyborg-agent.{SLOW}"
         self._channel.queue_declare(self._queue, auto_delete=False)
@@ -402,7 +332,7 @@ def slow(vhost: str, evil_url: str) -> Iterator[SlowAgent]:
 
 def done_answer(method: str) -> dict[str, Any]:
     """That what was asked is done."""
-    return test_payloads.program_answer().to_wire() if method == "program" else {}
+    return full_payloads.program_answer().to_wire() if method == "program" else {}
 
 
 def false_answers(
@@ -448,7 +378,7 @@ def test_no_answer_of_another_host_is_believed(
 ) -> None:
     """Even if the hostile host knew what nobody can guess: the id of the question."""
     hosts.apply(hosts.device("x", hosts.deployable(f"{SLOW}_x")), host=SLOW)
-    step, program = test_payloads.step(), test_payloads.program_step()
+    step, program = full_payloads.step(), full_payloads.program_step()
     asks: dict[str, Callable[[], object]] = {
         "host_step": lambda: rpc.run_host_step(conf, SLOW, step, PATIENCE),
         "program": lambda: rpc.run_program(conf, SLOW, program, PATIENCE),

@@ -19,17 +19,17 @@ import sqlalchemy as sa
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from oslo_config import cfg
 
-from cyborg import db, host_keys, liveness, metrics, rpc
+from cyborg import db, host_keys, liveness, rpc
 from cyborg.agent import keys as agent_keys
 from cyborg.common import errors
 from cyborg.conductor import keys as conductor_keys
 from cyborg.db import locks, models
 from cyborg.rpc import client, keys, signing
-from cyborg.tests import engine, hosts, messages, signed
-from cyborg.tests.conftest import SqlCounter
-from cyborg.tests.functional.api.test_samples import Api
+from cyborg.tests import engine, full_payloads, hosts, messages, signed
+from cyborg.tests.counted_statements import SqlCounter
+from cyborg.tests.hostile_host import refusals
+from cyborg.tests.mounted_api import Api
 from cyborg.tests.signed import HOST, PATIENCE
-from cyborg.tests.unit.messages import test_payloads
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -61,14 +61,8 @@ def errors_of_host() -> dict[str, str]:
     return hosts.errors_of(HOST)
 
 
-def refusals() -> float:
-    """How many messages this process has refused so far."""
-    (family,) = metrics.MESSAGES_REFUSED.collect()
-    return sum(sample.value for sample in family.samples if sample.name.endswith("_total"))
-
-
 def order() -> dict[str, Any]:
-    return {"step": test_payloads.step().to_wire(), "wait": PATIENCE}
+    return {"step": full_payloads.step().to_wire(), "wait": PATIENCE}
 
 
 def told() -> signing.Said:
@@ -87,9 +81,9 @@ def test_an_enrolled_host_works_in_every_way(
     again = dataclasses.replace(report, counter=report.counter + 1)
     assert rpc.report_unchanged(conf, again.unchanged())
     with pytest.raises(rpc.WriteRefused, match="has ended"):
-        rpc.permit_write(conf, test_payloads.write_request())
-    rpc.run_host_step(conf, HOST, test_payloads.step(), PATIENCE)
-    rpc.run_program(conf, HOST, test_payloads.program_step(), PATIENCE)
+        rpc.permit_write(conf, full_payloads.write_request())
+    rpc.run_host_step(conf, HOST, full_payloads.step(), PATIENCE)
+    rpc.run_program(conf, HOST, full_payloads.program_step(), PATIENCE)
     assert steps.done == ["prepare", "program"]
     assert errors_of_host() == {}
 
@@ -126,7 +120,7 @@ def test_neither_has_a_key(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> None
     conf.set_override("state_path", "/proc/none")
     with messages.transport(conf, "memory"), signed.serving(conf) as steps:
         rpc.report(conf, hosts.report(hosts.card("a")))
-        rpc.run_host_step(conf, HOST, test_payloads.step(), PATIENCE)
+        rpc.run_host_step(conf, HOST, full_payloads.step(), PATIENCE)
     assert steps.done == ["prepare"]
 
 
@@ -323,7 +317,7 @@ def test_false_orders_do_not_make_messages_of_the_host_look_old(
     host_keys.check(said, early, required=True)
     # Nor do answers that are taken.
     for _ in range(2):
-        rpc.run_host_step(conf, HOST, test_payloads.step(), PATIENCE)
+        rpc.run_host_step(conf, HOST, full_payloads.step(), PATIENCE)
     assert steps.done == ["prepare"] * 2
 
 
@@ -409,14 +403,14 @@ def test_conductors_change_their_key_without_a_gap(
     former = list(conf.agent.conductor_public_keys)
     following = signed.new_key(tmp_path / "next.pem")
     conf.set_override("conductor_public_keys", [*former, following], group="agent")
-    rpc.run_host_step(conf, HOST, test_payloads.step(), PATIENCE)
+    rpc.run_host_step(conf, HOST, full_payloads.step(), PATIENCE)
     conf.set_override("signing_key_file", str(tmp_path / "next.pem"), group="conductor")
-    rpc.run_host_step(conf, HOST, test_payloads.step(), PATIENCE)
+    rpc.run_host_step(conf, HOST, full_payloads.step(), PATIENCE)
     conf.set_override("conductor_public_keys", [following], group="agent")
-    rpc.run_host_step(conf, HOST, test_payloads.step(), PATIENCE)
+    rpc.run_host_step(conf, HOST, full_payloads.step(), PATIENCE)
     conf.set_override("conductor_public_keys", former, group="agent")
     with pytest.raises(rpc.HostUnreachable, match="conductor_public_keys of host host-1"):
-        rpc.run_host_step(conf, HOST, test_payloads.step(), PATIENCE)
+        rpc.run_host_step(conf, HOST, full_payloads.step(), PATIENCE)
     assert steps.done == ["prepare"] * 3
 
 
@@ -430,9 +424,9 @@ def test_a_host_that_is_revoked_is_believed_nothing(
     with pytest.raises(rpc.ReportFailed, match="is revoked"):
         rpc.report(conf, hosts.report())
     with pytest.raises(rpc.NoPermit, match="is revoked"):
-        rpc.permit_write(conf, dataclasses.replace(test_payloads.write_request(), host=HOST))
+        rpc.permit_write(conf, dataclasses.replace(full_payloads.write_request(), host=HOST))
     with pytest.raises(rpc.HostUnreachable, match="is revoked"):
-        rpc.run_host_step(conf, HOST, test_payloads.step(), PATIENCE)
+        rpc.run_host_step(conf, HOST, full_payloads.step(), PATIENCE)
     answer = signed.ask(conf, "report", reported().body)
     assert answer["failed"] == "The message is not signed."
     assert len(hosts.deployables()) == 1
@@ -620,9 +614,9 @@ def test_answers_that_are_not_those_of_the_host(
         assert forger._started.wait(PATIENCE)
         before = refusals()
         with pytest.raises(rpc.HostUnreachable, match="the answer of the agent of host host-2"):
-            rpc.run_host_step(conf, "host-2", test_payloads.step(), PATIENCE)
+            rpc.run_host_step(conf, "host-2", full_payloads.step(), PATIENCE)
         with pytest.raises(rpc.HostUnreachable, match="is refused"):
-            rpc.run_program(conf, "host-2", test_payloads.program_step(), PATIENCE)
+            rpc.run_program(conf, "host-2", full_payloads.program_step(), PATIENCE)
         assert refusals() == before + 2
         forger.stop()
     assert steps.done == []
@@ -656,9 +650,9 @@ def test_failures_have_no_signature_and_so_are_no_answer(
         believed = not (enrolled or required)
         try:
             with pytest.raises(rpc.HostStepFailed if believed else rpc.HostUnreachable) as step:
-                rpc.run_host_step(conf, "host-2", test_payloads.step(), PATIENCE)
+                rpc.run_host_step(conf, "host-2", full_payloads.step(), PATIENCE)
             with pytest.raises(rpc.ProgramFailed if believed else rpc.HostUnreachable) as program:
-                rpc.run_program(conf, "host-2", test_payloads.program_step(), PATIENCE)
+                rpc.run_program(conf, "host-2", full_payloads.program_step(), PATIENCE)
         finally:
             rpc.use_keys(rpc.CONDUCTOR, None)
             forger.stop()

@@ -28,11 +28,10 @@ from oslo_config import cfg
 
 from cyborg import rpc
 from cyborg.rpc import client, lines, signing
-from cyborg.tests import mutants, servers, signed
-from cyborg.tests.functional.messages import test_hostile as hostile
+from cyborg.tests import full_payloads, mutants, servers, signed
+from cyborg.tests.hostile_host import EVIL, Keys
 from cyborg.tests.mutants import MIB, Mutant, Sender
 from cyborg.tests.signed import HOST, PATIENCE
-from cyborg.tests.unit.messages import test_payloads
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("database")]
 
@@ -41,7 +40,6 @@ SEED = int(os.environ.get("CYBORG_TEST_MUTANTS_SEED", "5"))
 NUMBER = int(os.environ.get("CYBORG_TEST_MUTANTS", "150"))
 #: One of so many of the others; 1 for all.
 SHARE = int(os.environ.get("CYBORG_TEST_MUTANTS_SHARE", "6"))
-EVIL = hostile.EVIL
 #: What one message may take while it is read, and all of them for good.
 PEAK, LEFT = 250 * MIB, 60 * MIB
 LONGEST_LINE = 500
@@ -50,7 +48,6 @@ CALLS = 130
 #: Whose account of the broker it is; tests that run at the same time share the broker.
 ACCOUNT = f"evil-{uuid.uuid4().hex}"
 
-vhost = hostile.vhost
 
 
 @pytest.fixture
@@ -71,7 +68,7 @@ class Site:
     """A conductor and an agent that run, and who attacks them."""
 
     conf: cfg.ConfigOpts
-    keys: hostile.Keys
+    keys: Keys
     sender: Sender
     #: True messages, by the queue that they went to.
     said: dict[str, dict[str, Any]]
@@ -80,7 +77,7 @@ class Site:
         """Ask a conductor, and the agent, and get both answers; the seconds that took."""
         begin = time.monotonic()
         assert rpc.held_handles(self.conf, HOST) == {}
-        rpc.run_host_step(self.conf, HOST, test_payloads.step(), PATIENCE)
+        rpc.run_host_step(self.conf, HOST, full_payloads.step(), PATIENCE)
         return time.monotonic() - begin
 
 
@@ -90,7 +87,7 @@ def site(
 ) -> Iterator[Site]:
     with signed.serving(conf):
         sender = Sender(evil_url)
-        one = Site(conf, hostile.Keys(conf, tmp_path), sender, {})
+        one = Site(conf, Keys(conf, tmp_path), sender, {})
         one.said = overheard(vhost, one)
         yield one
         sender.close()

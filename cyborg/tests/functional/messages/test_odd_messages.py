@@ -22,9 +22,8 @@ from oslo_config import cfg
 from cyborg import db, rpc
 from cyborg.db import models
 from cyborg.rpc import client
-from cyborg.tests import hosts, signed
+from cyborg.tests import full_payloads, hosts, signed
 from cyborg.tests import messages as transports
-from cyborg.tests.unit.messages import test_payloads
 
 pytestmark = [pytest.mark.every_database, pytest.mark.usefixtures("database")]
 
@@ -81,7 +80,7 @@ def _changed(
 
 
 def true_report(started: int = 1) -> rpc.HostReport:
-    full = test_payloads.report()
+    full = full_payloads.report()
     return dataclasses.replace(full, started=started, counter=next(_counter))
 
 
@@ -117,10 +116,10 @@ def test_digests(conf: cfg.ConfigOpts) -> None:
 
 
 def test_requests_to_write(conf: cfg.ConfigOpts) -> None:
-    for what, wire in odd(test_payloads.write_request().to_wire()):
+    for what, wire in odd(full_payloads.write_request().to_wire()):
         ask(conf, what, "permit_write", request=wire)
     with pytest.raises(rpc.WriteRefused, match="has ended"):
-        rpc.permit_write(conf, test_payloads.write_request())
+        rpc.permit_write(conf, full_payloads.write_request())
 
 
 class Answering:
@@ -140,7 +139,7 @@ class Answering:
 
 def answers() -> Iterator[tuple[str, dict[str, Any]]]:
     failed = {"failed": "no", "written": True, "report_counter": 7}
-    for wire in (test_payloads.program_answer().to_wire(), failed, {"running": "it goes on"}):
+    for wire in (full_payloads.program_answer().to_wire(), failed, {"running": "it goes on"}):
         yield from odd(wire)
 
 
@@ -152,9 +151,9 @@ def test_answers_of_agents(conf: cfg.ConfigOpts) -> None:
     for what, agent.answer in answers():
         counter, written = None, True
         with contextlib.suppress(rpc.HostStepFailed, rpc.HostStepRunning):
-            rpc.run_host_step(conf, "host-2", test_payloads.step(), signed.PATIENCE)
+            rpc.run_host_step(conf, "host-2", full_payloads.step(), signed.PATIENCE)
         try:
-            done = rpc.run_program(conf, "host-2", test_payloads.program_step(), signed.PATIENCE)
+            done = rpc.run_program(conf, "host-2", full_payloads.program_step(), signed.PATIENCE)
             counter = done.report_counter
         except rpc.ProgramFailed as exc:
             counter, written = exc.report_counter, exc.written

@@ -19,8 +19,7 @@ from cyborg import conf as cyborg_conf
 from cyborg import rpc
 from cyborg.common import errors
 from cyborg.rpc import client as rpc_client
-from cyborg.tests import messages, servers
-from cyborg.tests.unit.messages import test_payloads
+from cyborg.tests import full_payloads, messages, servers
 
 #: Long enough for a busy machine; nothing waits so long unless it is broken.
 PATIENCE = 60
@@ -45,7 +44,7 @@ class Conductor:
         self.reports.put(rpc.HostReport.from_wire(report))
 
     def report_unchanged(self, context: dict[str, Any], report: dict[str, Any]) -> bool:
-        return rpc.UnchangedReport.from_wire(report).digest == test_payloads.report().digest()
+        return rpc.UnchangedReport.from_wire(report).digest == full_payloads.report().digest()
 
     def kick(self, context: dict[str, Any]) -> None:
         self.kicks.put(None)
@@ -87,7 +86,7 @@ class Agent:
         self.programs.put((rpc.ProgramStep.from_wire(step), wait))
         if self.fault is not None:
             raise self.fault
-        return test_payloads.program_answer()
+        return full_payloads.program_answer()
 
 
 @dataclasses.dataclass
@@ -155,20 +154,20 @@ def dead_broker(request, conf, monkeypatch):
 
 
 def test_a_report_arrives_whole_and_returns_when_it_is_stored(services):
-    rpc.report(services.conf, test_payloads.report())
+    rpc.report(services.conf, full_payloads.report())
 
-    assert services.conductor.reports.get_nowait() == test_payloads.report()
+    assert services.conductor.reports.get_nowait() == full_payloads.report()
 
 
 def test_a_report_that_the_conductor_refuses_fails_with_its_sentence(services):
     services.conductor.fault = errors.Invalid("the host's name is too long")
 
     with pytest.raises(rpc.ReportFailed, match="the host's name is too long"):
-        rpc.report(services.conf, test_payloads.report())
+        rpc.report(services.conf, full_payloads.report())
 
 
 def test_an_unchanged_report_is_answered_with_whether_it_is_the_stored_one(services):
-    report = test_payloads.report()
+    report = full_payloads.report()
 
     assert rpc.report_unchanged(services.conf, report.unchanged())
     other = dataclasses.replace(report, devices={})
@@ -179,7 +178,7 @@ def test_an_unexpected_fault_of_the_conductor_shows_no_details(services):
     services.conductor.fault = RuntimeError("SELECT secret FROM table")
 
     with pytest.raises(rpc.ReportFailed, match=r"^(?!.*SELECT).*RuntimeError"):
-        rpc.report(services.conf, test_payloads.report())
+        rpc.report(services.conf, full_payloads.report())
 
 
 def test_each_kick_is_followed_by_at_least_one_that_arrives(services):
@@ -192,9 +191,9 @@ def test_each_kick_is_followed_by_at_least_one_that_arrives(services):
 
 
 def test_a_host_step_arrives_at_the_agent_of_its_host_only(services):
-    rpc.run_host_step(services.conf, "host-2", test_payloads.step(), 30)
+    rpc.run_host_step(services.conf, "host-2", full_payloads.step(), 30)
 
-    assert services.other_agent.steps.get_nowait() == (test_payloads.step(), 30)
+    assert services.other_agent.steps.get_nowait() == (full_payloads.step(), 30)
     assert services.agent.steps.empty()
 
 
@@ -202,14 +201,14 @@ def test_what_the_driver_refused_is_raised_with_its_sentence(services):
     services.agent.fault = rpc.HostStepFailed("the card is on fire")
 
     with pytest.raises(rpc.HostStepFailed, match=r"^the card is on fire$"):
-        rpc.run_host_step(services.conf, "host-1", test_payloads.step(), 30)
+        rpc.run_host_step(services.conf, "host-1", full_payloads.step(), 30)
 
 
 def test_a_step_that_goes_on_is_told_from_one_that_failed(services):
     services.agent.fault = rpc.HostStepRunning("still preparing")
 
     with pytest.raises(rpc.HostStepRunning, match=r"^still preparing$"):
-        rpc.run_host_step(services.conf, "host-1", test_payloads.step(), 30)
+        rpc.run_host_step(services.conf, "host-1", full_payloads.step(), 30)
 
 
 @pytest.mark.parametrize(("said", "known"), [(290, 290), (None, None), (-1, None), ("1", None)])
@@ -217,16 +216,16 @@ def test_a_step_that_goes_on_says_for_how_long(services, said, known):
     services.agent.fault = rpc.HostStepRunning("still cleaning", seconds=said)
 
     with pytest.raises(rpc.HostStepRunning) as caught:
-        rpc.run_host_step(services.conf, "host-1", test_payloads.step(), 30)
+        rpc.run_host_step(services.conf, "host-1", full_payloads.step(), 30)
 
     assert caught.value.seconds == known
 
 
 def test_programming_is_answered_with_what_is_loaded(services):
-    answer = rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+    answer = rpc.run_program(services.conf, "host-1", full_payloads.program_step(), 30)
 
-    assert answer == test_payloads.program_answer()
-    assert services.agent.programs.get_nowait() == (test_payloads.program_step(), 30)
+    assert answer == full_payloads.program_answer()
+    assert services.agent.programs.get_nowait() == (full_payloads.program_step(), 30)
 
 
 @pytest.mark.parametrize("written", [True, False])
@@ -236,7 +235,7 @@ def test_programming_that_failed_tells_whether_anything_was_written(services, wr
     )
 
     with pytest.raises(rpc.ProgramFailed, match=r"^the bitstream is for another card$") as caught:
-        rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+        rpc.run_program(services.conf, "host-1", full_payloads.program_step(), 30)
 
     assert caught.value.written is written
     assert caught.value.report_counter == 7
@@ -246,7 +245,7 @@ def test_programming_that_met_a_fault_may_have_written(services):
     services.agent.fault = RuntimeError("details")
 
     with pytest.raises(rpc.ProgramFailed, match=r"^(?!.*details).*RuntimeError") as caught:
-        rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+        rpc.run_program(services.conf, "host-1", full_payloads.program_step(), 30)
 
     assert caught.value.written
 
@@ -255,22 +254,22 @@ def test_programming_that_goes_on_is_told_from_one_that_failed(services):
     services.agent.fault = rpc.HostStepRunning("still writing")
 
     with pytest.raises(rpc.HostStepRunning, match=r"^still writing$"):
-        rpc.run_program(services.conf, "host-1", test_payloads.program_step(), 30)
+        rpc.run_program(services.conf, "host-1", full_payloads.program_step(), 30)
 
 
 def test_leave_to_write_is_given_for_some_seconds(services):
-    assert rpc.permit_write(services.conf, test_payloads.write_request()) == 7.5
-    assert services.conductor.requests.get_nowait() == test_payloads.write_request()
+    assert rpc.permit_write(services.conf, full_payloads.write_request()) == 7.5
+    assert services.conductor.requests.get_nowait() == full_payloads.write_request()
 
 
 def test_leave_that_is_refused_is_told_from_no_answer(services):
     services.conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
     with pytest.raises(rpc.WriteRefused, match=r"^It has ended\.$"):
-        rpc.permit_write(services.conf, test_payloads.write_request())
+        rpc.permit_write(services.conf, full_payloads.write_request())
 
     services.conductor.fault = RuntimeError("the database is away")
     with pytest.raises(rpc.NoPermit, match="RuntimeError") as caught:
-        rpc.permit_write(services.conf, test_payloads.write_request())
+        rpc.permit_write(services.conf, full_payloads.write_request())
     assert not isinstance(caught.value, rpc.WriteRefused)
 
 
@@ -284,14 +283,14 @@ def test_a_host_learns_what_of_it_is_in_use(services, conf):
 @pytest.mark.usefixtures("dead_broker")
 def test_without_a_broker_there_is_no_leave(conf):
     with pytest.raises(rpc.NoPermit, match="broker"):
-        rpc.permit_write(conf, test_payloads.write_request())
+        rpc.permit_write(conf, full_payloads.write_request())
 
 
 def test_a_host_whose_agent_is_not_there_is_unreachable(services, monkeypatch):
     monkeypatch.setattr(rpc_client, "SILENCE", 1)
 
     with pytest.raises(rpc.HostUnreachable) as caught:
-        rpc.run_host_step(services.conf, "nowhere", test_payloads.step(), 0)
+        rpc.run_host_step(services.conf, "nowhere", full_payloads.step(), 0)
 
     assert not isinstance(caught.value, rpc.BrokerUnreachable)
 
@@ -302,7 +301,7 @@ def test_a_slow_step_may_take_longer_than_the_agent_may_be_silent(services, monk
     services.agent.gate.clear()
     threading.Timer(8, services.agent.gate.set).start()
 
-    rpc.run_host_step(services.conf, "host-1", test_payloads.step(), PATIENCE)
+    rpc.run_host_step(services.conf, "host-1", full_payloads.step(), PATIENCE)
 
     assert services.agent.gate.is_set()
 
@@ -316,13 +315,13 @@ def test_a_kick_without_transport_is_nothing():
 @pytest.mark.usefixtures("dead_broker")
 def test_a_dead_broker_is_told_from_a_dead_host(conf):
     with pytest.raises(rpc.BrokerUnreachable):
-        rpc.run_host_step(conf, "host-1", test_payloads.step(), 30)
+        rpc.run_host_step(conf, "host-1", full_payloads.step(), 30)
 
 
 @pytest.mark.usefixtures("dead_broker")
 def test_a_report_to_a_dead_broker_fails(conf):
     with pytest.raises(rpc.ReportFailed, match="broker"):
-        rpc.report(conf, test_payloads.report())
+        rpc.report(conf, full_payloads.report())
 
 
 @pytest.mark.usefixtures("dead_broker")
@@ -367,7 +366,7 @@ def test_services_find_each_other_whenever_the_broker_comes_and_comes_back(conf,
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
-                rpc.run_host_step(conf, "host-1", test_payloads.step(), PATIENCE)
+                rpc.run_host_step(conf, "host-1", full_payloads.step(), PATIENCE)
             except rpc.HostUnreachable as exc:
                 if failure is not None and isinstance(exc, failure):
                     return
@@ -416,7 +415,7 @@ def test_a_conductor_handles_so_many_messages_at_the_same_time(conf, request, gi
         server.start()
         assert server._started.wait(PATIENCE)
         for _ in range(at_once + 2):
-            hosts.submit(rpc.report, conf, test_payloads.report())
+            hosts.submit(rpc.report, conf, full_payloads.report())
         for _ in range(at_once):
             assert begun.acquire(timeout=PATIENCE)
         assert not begun.acquire(timeout=0.2)

@@ -21,7 +21,7 @@ from cyborg.hosts import draining, flags
 from cyborg.notifications import notices, users
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, listening, messages
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.listening import Ear
 from cyborg.tests.service import until
 

@@ -14,6 +14,7 @@ from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import audit
 from cyborg.tests import hosts
+from cyborg.tests.passing_time import let_seconds_pass
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.service import Site, until
 
@@ -35,14 +36,6 @@ def wanted() -> set[str]:
         found = set(keys)
         db.delete(session, models.Work)
     return found
-
-
-@db.retry
-def let_seconds_pass(seconds: int) -> None:
-    """Make the last audit of every host so much older."""
-    with db.writer() as session:
-        host = models.Host
-        db.update(session, host, audited_ms=host.audited_ms - seconds * 1000)
 
 
 def read_in_full() -> set[str]:

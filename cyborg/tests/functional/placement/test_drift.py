@@ -17,10 +17,11 @@ from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import audit, compare, sync
 from cyborg.tests import engine, hosts
-from cyborg.tests.functional.audits.test_status import Status
-from cyborg.tests.functional.consumers.test_life import as_member, ask, call, profile, wish
+from cyborg.tests.consumers import as_member, ask, call, profile, wish
+from cyborg.tests.passing_time import let_seconds_pass
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.service import Site
+from cyborg.tests.status_command import Status
 
 A, B = provider_uuid("host-1_a"), provider_uuid("host-1_b")
 CARDS = (("a", 0), ("b", 4))
@@ -107,15 +108,8 @@ def rack(site: Site, placement: PlacementServer) -> Site:
     hosts.apply(*(hosts.card(name, range(at, at + 4), traits=TRAITS) for name, at in CARDS))
     profile(site, {"trait:CUSTOM_FAST": "required"})
     settle(site.conf)
-    _let_pass(20)
+    let_seconds_pass(20)
     return site
-
-
-@db.retry
-def _let_pass(seconds: int) -> None:
-    with db.writer() as session:
-        host = models.Host
-        db.update(session, host, audited_ms=host.audited_ms - seconds * 1000)
 
 
 def wanted() -> list[int]:
@@ -164,7 +158,7 @@ def test_it_is_put_right_in_a_minute_though_nobody_asks(rack: Site, kind: str) -
     EDITS[kind][0](rack.placement)
     audit.take_turns(rack.conf)
     assert wanted() == []
-    _let_pass(60)
+    let_seconds_pass(60)
     audit.take_turns(rack.conf)
     settle(rack.conf)
     rack.placement.assert_right("host-1")
@@ -173,7 +167,7 @@ def test_it_is_put_right_in_a_minute_though_nobody_asks(rack: Site, kind: str) -
 def test_a_look_at_what_is_right_costs_one_request(rack: Site) -> None:
     audit.take_turns(rack.conf)
     settle(rack.conf)
-    _let_pass(61)
+    let_seconds_pass(61)
     rack.placement.calls.clear()
     audit.take_turns(rack.conf)
     settle(rack.conf)
@@ -218,7 +212,7 @@ def test_a_placement_that_is_away_is_another_refusal(rack: Site) -> None:
     rack.placement.before = die
     assert ask(rack, "POST", "", wish()).status_code == 409
     rack.placement.obey()
-    _let_pass(60)
+    let_seconds_pass(60)
     audit.take_turns(rack.conf)
     settle(rack.conf)
 
@@ -263,7 +257,7 @@ def test_edits_at_random_while_consumers_come_and_go(rack: Site, seed: int) -> N
         if choice.random() < 0.7:
             engine.make_due()
             settle(rack.conf)
-    _let_pass(60)
+    let_seconds_pass(60)
     audit.take_turns(rack.conf)
     engine.make_due()
     settle(rack.conf)

@@ -20,7 +20,7 @@ from cyborg.placement import sync
 from cyborg.placement.tree import Inventory
 from cyborg.states import handle_states
 from cyborg.tests import hosts, leaving
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.placement_server import PlacementServer
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]

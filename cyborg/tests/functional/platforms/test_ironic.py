@@ -31,8 +31,8 @@ from cyborg.ironic.store import Outcome
 from cyborg.placement import audit
 from cyborg.policy import context
 from cyborg.tests import hosts
-from cyborg.tests.functional.db.test_import import KILLED, killed_at
 from cyborg.tests.ironic_server import Ironic
+from cyborg.tests.killed_statement import KILLED, killed_at
 from cyborg.tests.service import Site
 
 T4 = "0000:af:00.0"

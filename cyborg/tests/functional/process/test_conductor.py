@@ -12,12 +12,8 @@ import sqlalchemy as sa
 
 from cyborg import db, work
 from cyborg.db import models
+from cyborg.tests.engine import left
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
-
-
-def _left() -> int:
-    with db.reader() as session:
-        return session.scalar(sa.select(sa.func.count()).select_from(models.Work)) or 0
 
 
 def test_it_does_what_the_database_wants_and_ends_in_good_order(
@@ -33,7 +29,7 @@ def test_it_does_what_the_database_wants_and_ends_in_good_order(
         try:
             with db.writer() as session:
                 work.want(session, work.NOVA_EVENT, [models.new_uuid()])
-            wait_for("the work", lambda: _left() == 0)
+            wait_for("the work", lambda: left() == 0)
             process.send_signal(signal.SIGTERM)
             assert process.wait(TIMEOUT) == 0
         finally:

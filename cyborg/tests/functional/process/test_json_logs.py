@@ -15,7 +15,7 @@ from oslo_log import formatters
 
 from cyborg.hosts import draining
 from cyborg.tests import hosts
-from cyborg.tests.functional.api.test_samples import Api
+from cyborg.tests.mounted_api import Api
 
 pytestmark = pytest.mark.usefixtures("database")
 

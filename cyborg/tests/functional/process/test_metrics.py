@@ -34,7 +34,7 @@ from cyborg.handles import release
 from cyborg.hosts import flags
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, Instance, Site, wait_for

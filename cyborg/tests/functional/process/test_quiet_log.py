@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from cyborg.tests import messages, servers
-from cyborg.tests.functional.process.test_reload import Service
+from cyborg.tests.one_service import Service
 from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
 

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import pathlib
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -14,74 +11,14 @@ import sqlalchemy as sa
 
 from cyborg import db, work
 from cyborg.db import models
-from cyborg.tests.functional.api.test_process import get
+from cyborg.tests.one_service import Service, get
 from cyborg.tests.ports import free_port
-from cyborg.tests.standalone_site import TIMEOUT, wait_for
+from cyborg.tests.standalone_site import wait_for
 
 pytestmark = pytest.mark.usefixtures("database")
 
 #: Longer than any test waits.
 NEVER = 3600
-
-
-class Service:
-    """One service as a process of its own, with its file, after those ``before``, and its log."""
-
-    def __init__(
-        self, name: str, folder: pathlib.Path, database_url: str, *before: pathlib.Path
-    ) -> None:
-        self._before = before
-        self._file = folder / "cyborg.conf"
-        self._log = folder / "log"
-        self._database_url = database_url
-        self._name = name
-
-    def start(self, **options: str) -> None:
-        self.write(**options)
-        command = [str(pathlib.Path(sys.executable).with_name(self._name))]
-        for file in (*self._before, self._file):
-            command += ["--config-file", str(file)]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def write(self, **options: str) -> None:
-        """Let the file have these options, each ``group__name``."""
-        sections: dict[str, list[str]] = {
-            "DEFAULT": ["transport_url = rabbit://127.0.0.1:1/"],
-            "database": [f"connection = {self._database_url}"],
-            "agent": ["enabled_drivers = fake_driver"],
-        }
-        for option, value in options.items():
-            group, _, name = option.partition("__")
-            sections.setdefault(group, []).append(f"{name} = {value}")
-        lines = [line for group, found in sections.items() for line in (f"[{group}]", *found)]
-        self._file.write_text("\n".join(lines))
-
-    def reload(self, **options: str) -> None:
-        """Change the file and tell the process."""
-        self.write(**options)
-        self._process.send_signal(signal.SIGHUP)
-
-    def says(self, words: str) -> None:
-        """Wait until the words are in the log."""
-
-        def said() -> bool:
-            assert self._process.poll() is None, self._log.read_text()
-            return words in self._log.read_text()
-
-        wait_for(words, said)
-
-    def lines(self, words: str) -> list[str]:
-        """The lines of the log with these words so far."""
-        return [line for line in self._log.read_text().splitlines() if words in line]
-
-    def stop(self) -> int:
-        self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(TIMEOUT)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from cyborg import db, work
 from cyborg.conductor import worker
 from cyborg.db import models
 from cyborg.tests import engine
+from cyborg.tests.engine import left
 from cyborg.tests.functional.process import work_conductor
 from cyborg.tests.functional.process.work_conductor import JOURNAL
 
@@ -52,15 +53,10 @@ def _want(keys: Sequence[str]) -> None:
         )
 
 
-def _left() -> int:
-    with db.reader() as session:
-        return session.scalar(sa.select(sa.func.count()).select_from(models.Work)) or 0
-
-
 def _wait_until_empty() -> None:
     deadline = time.monotonic() + TIMEOUT
-    while _left():
-        assert time.monotonic() < deadline, f"{_left()} rows are left"
+    while left():
+        assert time.monotonic() < deadline, f"{left()} rows are left"
         time.sleep(0.1)
 
 
@@ -129,7 +125,7 @@ def test_a_row_wanted_while_it_is_done_is_done_again(database: sa.Engine) -> Non
     assert work.finish(claim) is False
     (again,) = _claims(1, "again")
     assert work.finish(again) is True
-    assert _left() == 0
+    assert left() == 0
 
 
 def test_a_stale_holder_changes_nothing(database: sa.Engine) -> None:
@@ -141,7 +137,7 @@ def test_a_stale_holder_changes_nothing(database: sa.Engine) -> None:
     (fresh,) = _claims(1)
     work.back_off(stale, "too late")
     assert work.finish(stale) is True
-    assert _left() == 1
+    assert left() == 1
     work.renew([stale, fresh], 30.0)
     with pytest.raises(work.LeaseLost):
         stale.checkpoint()
@@ -249,7 +245,7 @@ def test_a_rolled_back_change_leaves_no_work(database: sa.Engine) -> None:
 
     with pytest.raises(ZeroDivisionError):
         change()
-    assert _left() == 0
+    assert left() == 0
 
 
 def test_a_kind_that_is_stuck_does_not_hold_up_another(database: sa.Engine) -> None:

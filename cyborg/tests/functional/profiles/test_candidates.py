@@ -18,7 +18,7 @@ from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.programming import program
 from cyborg.tests import boots, engine, hosts
-from cyborg.tests.conftest import SqlCounter
+from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.service import Site
 
 AES, ZIP = "aaaa-1", "zzzz-2"

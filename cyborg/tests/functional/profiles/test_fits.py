@@ -15,21 +15,15 @@ from cyborg import db, profiles
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.tests import hosts
-from cyborg.tests.conftest import SqlCounter
-from cyborg.tests.functional.api.test_samples import Api
-from cyborg.tests.functional.audits.test_status import Status
+from cyborg.tests.counted_statements import SqlCounter
+from cyborg.tests.mounted_api import Api
 from cyborg.tests.novasink import NovaSink
+from cyborg.tests.status_command import Status
 
 PATH = "/v2/device_profiles"
 FPGA = {"resources:FPGA": "1"}
 NOT_FAST = "groups[0] fits no device: none that offers FPGA has CUSTOM_FAST."
 FAST = {**FPGA, "trait:CUSTOM_FAST": "required"}
-
-
-@pytest.fixture
-def api(conf: cfg.ConfigOpts, database: sa.Engine) -> Api:
-    conf.set_override("auth_strategy", "noauth", group="api")
-    return Api(conf)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 
 from cyborg import db, profiles
 from cyborg.arqs import service
@@ -14,18 +13,12 @@ from cyborg.handles import release
 from cyborg.policy import context
 from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import boots, hosts
-from cyborg.tests.functional.api.test_samples import Api
+from cyborg.tests.mounted_api import Api
 
 pytestmark = pytest.mark.usefixtures("database")
 
 PATH = "/v2/device_profiles"
 BODY = {"name": "one", "groups": [dict(boots.GROUP)]}
-
-
-@pytest.fixture
-def api(conf: cfg.ConfigOpts) -> Api:
-    conf.set_override("auth_strategy", "noauth", group="api")
-    return Api(conf)
 
 
 def profile(name: str, amount: str = "1") -> None:

@@ -20,7 +20,8 @@ from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.fpgas import AES, Fpgas
-from cyborg.tests.functional.api.test_samples import Api
+from cyborg.tests.mounted_api import Api
+from cyborg.tests.named_devices import device
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.service import Site
 
@@ -33,22 +34,8 @@ PATH = "/v2/device_profiles"
 
 
 @pytest.fixture
-def api(conf: cfg.ConfigOpts) -> Api:
-    conf.set_override("auth_strategy", "noauth", group="api")
-    return Api(conf)
-
-
-@pytest.fixture
 def cloud(site: Site, ctx: context.RequestContext) -> Fpgas:
     return Fpgas(site, ctx)
-
-
-def device(letter: str) -> str:
-    name = f"host-1_{letter}"
-    device, deployable = models.Device, models.Deployable
-    query = sa.select(device.uuid).join(deployable, deployable.device_id == device.id)
-    with db.reader() as session:
-        return session.scalars(query.where(deployable.name == name)).one()
 
 
 def set_taint(what: str, *, tainted: bool) -> None:

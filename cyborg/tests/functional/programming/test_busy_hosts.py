@@ -9,7 +9,7 @@ from oslo_config import cfg
 from cyborg import db, work
 from cyborg.programming import executor, operations, withdrawal
 from cyborg.tests import engine, hosts
-from cyborg.tests.functional.programming.test_edges import _withdrawn
+from cyborg.tests.one_operation import withdrawn
 from cyborg.tests.placement_server import PlacementServer
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
@@ -20,7 +20,7 @@ def claim(root: str, placement: PlacementServer) -> work.Claim:
     """An operation whose card is withdrawn, which Placement has yet to be told."""
     hosts.apply(hosts.card("a", program_mode="dynamic", function=""))
     placement.sync()
-    return _withdrawn()
+    return withdrawn()
 
 
 def run(conf: cfg.ConfigOpts, claim: work.Claim) -> str:

@@ -11,8 +11,8 @@ from cyborg.arqs import service
 from cyborg.db import models
 from cyborg.programming import cancellation, operations, program, withdrawal
 from cyborg.tests import messages
+from cyborg.tests.bound_groups import ask
 from cyborg.tests.fpga import Card
-from cyborg.tests.functional.programming.test_traits import ask, machine  # noqa: F401
 from cyborg.tests.programmed_cards import IMAGES
 from cyborg.tests.programming_machine import Machine
 from cyborg.tests.service import until
@@ -50,32 +50,32 @@ def test_what_is_written_is_not_cancelled(single: Card) -> None:
     assert single.ended(operation)["state"] == "succeeded"
 
 
-def test_what_is_withdrawn_is_offered_again(machine: Machine) -> None:  # noqa: F811
-    card = machine.cards["b"]
-    row = machine.cloud.row(card)
-    machine.cloud.updates_placement = False
+def test_what_is_withdrawn_is_offered_again(programmed: Machine) -> None:
+    card = programmed.cards["b"]
+    row = programmed.cloud.row(card)
+    programmed.cloud.updates_placement = False
     operations.ask(row.uuid, program.Program(function_id="zip"), "user 1")
-    machine.let_time_pass()
+    programmed.let_time_pass()
     (reserving,) = operations.list_operations(state=operations.RESERVING)
-    assert machine.cloud.free(card) == 0
+    assert programmed.cloud.free(card) == 0
 
     cancellation.cancel(reserving.uuid, "user 2")
-    machine.let_time_pass()
+    programmed.let_time_pass()
 
     ended = operations.get_operation(reserving.uuid)
     assert (ended.state, ended.fault) == ("failed", operations.CANCELLED)
-    assert machine.cloud.row(card).program_state == models.LOADED
-    assert machine.cloud.free(card) == 1
+    assert programmed.cloud.row(card).program_state == models.LOADED
+    assert programmed.cloud.free(card) == 1
     assert card.image == IMAGES["aes-1"]
-    machine.come_to_rest()
+    programmed.come_to_rest()
 
 
 def test_nothing_is_written_for_one_that_is_cancelled_while_it_waits_for_placement(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    card = machine.cards["b"]
-    operations.ask(machine.cloud.row(card).uuid, program.Program(function_id="zip"), "user 1")
+    card = programmed.cards["b"]
+    operations.ask(programmed.cloud.row(card).uuid, program.Program(function_id="zip"), "user 1")
 
     def cancel_it(*_: object) -> None:
         (reserving,) = operations.list_operations(state=operations.RESERVING)
@@ -84,18 +84,18 @@ def test_nothing_is_written_for_one_that_is_cancelled_while_it_waits_for_placeme
     with monkeypatch.context() as patched:
         patched.setattr(withdrawal, "_await_placement", cancel_it)
         with pytest.raises(work.LeaseLost):
-            machine.let_time_pass()
-    machine.let_time_pass()
+            programmed.let_time_pass()
+    programmed.let_time_pass()
 
     assert card.image == IMAGES["aes-1"]
-    machine.come_to_rest()
+    programmed.come_to_rest()
 
 
 def test_nothing_is_written_for_a_cancelled_one_while_its_image_is_found(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
 ) -> None:
     """Nor is its image written for the one that follows."""
-    card, cloud = machine.cards["b"], machine.cloud
+    card, cloud = programmed.cards["b"], programmed.cloud
     row = cloud.row(card)
 
     def happen() -> None:
@@ -107,26 +107,26 @@ def test_nothing_is_written_for_a_cancelled_one_while_its_image_is_found(
     operations.ask(row.uuid, program.Program(function_id="zip"), "user 1")
 
     with pytest.raises(work.LeaseLost):
-        machine.let_time_pass()
-    machine.let_time_pass()
+        programmed.let_time_pass()
+    programmed.let_time_pass()
 
     assert card.image == IMAGES["aes-2"]
     ended = {each.asked_by: each.state for each in operations.list_operations()[-2:]}
     assert ended == {"user 1": "failed", "user 2": "succeeded"}
-    machine.come_to_rest()
+    programmed.come_to_rest()
 
 
-def test_the_bind_that_asked_for_it_fails(machine: Machine) -> None:  # noqa: F811
-    machine.cloud.finds = False
-    card = machine.cards["b"]
-    arq = ask(machine, card, **{"accel:function_id": "zip"})
-    machine.let_time_pass()
+def test_the_bind_that_asked_for_it_fails(programmed: Machine) -> None:
+    programmed.cloud.finds = False
+    card = programmed.cards["b"]
+    arq = ask(programmed, card, **{"accel:function_id": "zip"})
+    programmed.let_time_pass()
     (queued,) = operations.list_operations(state=operations.QUEUED)
 
     cancellation.cancel(queued.uuid, "user 1")
-    machine.let_time_pass()
+    programmed.let_time_pass()
 
-    found = service.get_arq(machine.cloud.ctx, arq)
+    found = service.get_arq(programmed.cloud.ctx, arq)
     assert found.state == "BindFailed"
     assert str(found.private_reason).endswith(": An administrator has cancelled it.")
     assert card.image == IMAGES["aes-1"]

@@ -24,8 +24,8 @@ from cyborg.programming import executor, image_match, operations, program, state
 from cyborg.programming.held_operation import Refused
 from cyborg.programming.situation import Situation
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.one_operation import IMAGE, deployable, glance_image, situation, withdrawn
 
-IMAGE = "abcdef00-2222-4222-8222-222222222222"
 AES = {glance.FUNCTION_ID: "aes"}
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
@@ -40,11 +40,6 @@ def _written(session: orm.Session, row: models.Deployable, image: str) -> None:
     """Record that Cyborg has written the function that a deployable runs."""
     record = states.record(bitstream_id=image, function_id="aes", programmed_by="user 1")
     states.change(session, row, states.Event.FOUND_LOADED, **record)
-
-
-def deployable() -> models.Deployable:
-    (found,) = hosts.deployables()
-    return found
 
 
 @pytest.mark.parametrize("written", [IMAGE.upper(), IMAGE.replace("-", ""), IMAGE])
@@ -72,13 +67,13 @@ def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards(
     with db.writer() as session:
         row = session.scalars(sa.select(models.Deployable)).one()
         _written(session, row, models.new_uuid())
-    claim = _withdrawn()
+    claim = withdrawn()
     report("")
     assert not deployable().is_settled
     executor.begin_to_write(claim)
 
     refused = rpc.ProgramFailed("The checksum is wrong.", written=False)
-    executor.end_failed(claim, _situation(claim), refused, unchanged=True)
+    executor.end_failed(claim, situation(claim), refused, unchanged=True)
 
     # The very report that was not believed meanwhile.
     report("")
@@ -90,16 +85,16 @@ def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards(
 def claim() -> work.Claim:
     """The operation on the card's region, which is being written by the host."""
     report("")
-    claim = _withdrawn()
+    claim = withdrawn()
     executor.begin_to_write(claim)
     return claim
 
 
 def test_a_card_may_leave_the_bus_while_it_is_written(claim: work.Claim) -> None:
-    before = _situation(claim)
+    before = situation(claim)
     hosts.apply()
     assert [found.uuid for found in hosts.deployables()] == [claim.key]
-    away = _situation(claim)
+    away = situation(claim)
     # The host is asked for the same, and so goes on with what it does.
     assert _handles(away) == _handles(before)
     answer = rpc.ProgramAnswer(function="aes", verified_by="test", report_counter=0)
@@ -113,7 +108,7 @@ def test_a_card_may_leave_the_bus_while_it_is_written(claim: work.Claim) -> None
 def test_a_card_that_does_not_come_back_goes_when_the_host_has_given_up(claim: work.Claim) -> None:
     hosts.apply()
     failure = rpc.ProgramFailed("There is no such card.", written=True)
-    executor.end_failed(claim, _situation(claim), failure, unchanged=False)
+    executor.end_failed(claim, situation(claim), failure, unchanged=False)
     hosts.apply()
     assert hosts.deployables() == []
 
@@ -196,17 +191,17 @@ def _claim() -> work.Claim:
 
 
 def _claimed_recovery() -> Situation:
-    return _situation(_claim())
+    return situation(_claim())
 
 
 def test_a_look_from_before_a_failed_write_is_not_believed_after_it() -> None:
     report("zip")
-    claim = _withdrawn()
+    claim = withdrawn()
     executor.begin_to_write(claim)
     late = hosts.report(hosts.card("a", program_mode="dynamic", function="zip"))
     failure = rpc.ProgramFailed("The link broke.", written=True, report_counter=late.counter)
 
-    executor.end_failed(claim, _situation(claim), failure, unchanged=False)
+    executor.end_failed(claim, situation(claim), failure, unchanged=False)
 
     inventory_report.apply_report(late)
     assert deployable().function_id is None
@@ -221,7 +216,7 @@ def test_a_look_from_before_a_try_in_vain_is_not_believed_when_that_is_given_up(
     _lose_in_use(ctx, conf)
     claim = _claim()
     assert executor.read(claim) is not None
-    assert executor.withdraw(claim, dataclasses.replace(_image(), properties=AES))
+    assert executor.withdraw(claim, dataclasses.replace(glance_image(), properties=AES))
     executor.begin_to_write(claim)
     late = hosts.report(hosts.card("a", program_mode="dynamic", function="zip"))
     with pytest.raises(work.TryLater, match="cannot be put back now"):
@@ -240,10 +235,10 @@ def _fail(claim: work.Claim, counter: int, *, shows: bool) -> None:
     """The host shows another function after it was written, or it cannot be written."""
     if shows:
         answer = rpc.ProgramAnswer(function="zip", verified_by="test", report_counter=counter)
-        executor.end_well(claim, _situation(claim), answer)
+        executor.end_well(claim, situation(claim), answer)
     else:
         failure = rpc.ProgramFailed("The link broke.", written=True, report_counter=counter)
-        executor.end_failed(claim, _situation(claim), failure, unchanged=False)
+        executor.end_failed(claim, situation(claim), failure, unchanged=False)
 
 
 def test_a_card_that_goes_after_a_failed_write_is_written_again_when_it_comes_back(
@@ -252,7 +247,7 @@ def test_a_card_that_goes_after_a_failed_write_is_written_again_when_it_comes_ba
     _lose_in_use(ctx, conf)
     claim = _claim()
     assert executor.read(claim) is not None
-    assert executor.withdraw(claim, dataclasses.replace(_image(), properties=AES))
+    assert executor.withdraw(claim, dataclasses.replace(glance_image(), properties=AES))
     executor.begin_to_write(claim)
     with pytest.raises(work.TryLater, match="cannot be put back now"):
         _fail(claim, 0, shows=False)
@@ -304,7 +299,7 @@ def test_what_is_not_programmed_any_more_is_not_written_and_not_recorded() -> No
 
     assert executor.read(claim) is not None
     with pytest.raises(Refused, match="not program it any more"):
-        executor.withdraw(claim, _image())
+        executor.withdraw(claim, glance_image())
     row = deployable()
     kept = [each.value for each in row.attributes if each.key == program.TRAIT_KEY]
     assert (row.function_id, kept) == (None, [])
@@ -376,8 +371,8 @@ def test_nobody_is_bound_to_what_is_lost_while_the_handle_is_prepared(
 def test_an_image_may_say_nothing_that_cannot_be_recorded(
     claim: work.Claim, key: str, value: str
 ) -> None:
-    at = _situation(claim)
-    image = dataclasses.replace(_image(), properties={key: value})
+    at = situation(claim)
+    image = dataclasses.replace(glance_image(), properties={key: value})
     assert f"its {key} is no text of at most 255 characters." == image_match.why_not(
         image,
         program.Program(image_uuid=IMAGE),
@@ -393,8 +388,8 @@ def test_an_image_may_say_nothing_that_cannot_be_recorded(
 def test_the_version_of_an_image_is_the_firmware_if_that_is_known(
     claim: work.Claim, firmware: str | None, *, fits: bool
 ) -> None:
-    at = _situation(claim)
-    image = dataclasses.replace(_image(), properties={glance.VERSION: "1.2"})
+    at = situation(claim)
+    image = dataclasses.replace(glance_image(), properties={glance.VERSION: "1.2"})
     known = [models.Attribute(key="firmware", value=firmware)] if firmware else []
     why_not = image_match.why_not(
         image,
@@ -406,34 +401,7 @@ def test_the_version_of_an_image_is_the_firmware_if_that_is_known(
     assert (why_not is None) == fits
 
 
-def _situation(claim: work.Claim) -> Situation:
-    found = executor.read(claim)
-    assert found is not None
-    return found
-
-
-def _withdrawn() -> work.Claim:
-    """An operation that is about to be written."""
-    operations.ask(deployable().uuid, program.Program(image_uuid=IMAGE), "user 1")
-    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
-    assert claim is not None
-    assert executor.read(claim) is not None
-    assert executor.withdraw(claim, _image())
-    return claim
-
-
 def _handles(situation: Situation) -> list[str]:
     return [handle.uuid for handle in situation.handles]
 
 
-def _image() -> glance.Image:
-    return glance.Image(
-        uuid=IMAGE,
-        name=None,
-        size=4,
-        hash_algo="sha512",
-        hash_value="00",
-        checksum=None,
-        status="active",
-        properties={},
-    )

@@ -11,11 +11,7 @@ from cyborg.handles import release
 from cyborg.programming import operations, program
 from cyborg.programming.program import Program
 from cyborg.tests.boots import target
-from cyborg.tests.functional.programming.test_traits import (  # noqa: F401
-    ask,
-    machine,
-    read,
-)
+from cyborg.tests.bound_groups import ask, read
 from cyborg.tests.programmed_cards import IMAGES, Fpga
 from cyborg.tests.programming_machine import Machine
 
@@ -41,12 +37,12 @@ def ended() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("first", NAMES)
 @pytest.mark.parametrize("second", NAMES)
 def test_an_operator_joins_what_is_being_written(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
     first: str,
     second: str,
 ) -> None:
-    card = machine.cards["b"]
-    row = machine.cloud.row(card)
+    card = programmed.cards["b"]
+    row = programmed.cloud.row(card)
     begun = operations.ask(row.uuid, NAMES[first], "user 1")
     joined: list[str] = []
 
@@ -55,8 +51,8 @@ def test_an_operator_joins_what_is_being_written(
         with pytest.raises(errors.Conflict, match="is being programmed with"):
             operations.ask(row.uuid, program.Program(image_name="aes"), "user 3")
 
-    machine.cloud.meanwhile = happen
-    machine.let_time_pass()
+    programmed.cloud.meanwhile = happen
+    programmed.let_time_pass()
 
     assert joined == [begun.uuid]
     assert ended() == [("user 1", "succeeded")]
@@ -65,135 +61,135 @@ def test_an_operator_joins_what_is_being_written(
 @pytest.mark.parametrize("first", NAMES)
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_bind_joins_what_only_glance_knows(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
     first: str,
     group: dict[str, str],
 ) -> None:
-    card = machine.cards["b"]
-    machine.cloud.finds = False
-    operations.ask(machine.cloud.row(card).uuid, NAMES[first], "user 1")
-    arq = ask(machine, card, **group)
-    machine.let_time_pass()
-    assert read(machine, arq)[0] == "BindStarted"
+    card = programmed.cards["b"]
+    programmed.cloud.finds = False
+    operations.ask(programmed.cloud.row(card).uuid, NAMES[first], "user 1")
+    arq = ask(programmed, card, **group)
+    programmed.let_time_pass()
+    assert read(programmed, arq)[0] == "BindStarted"
 
-    machine.cloud.finds = True
-    machine.let_time_pass()
-    machine.let_time_pass()
+    programmed.cloud.finds = True
+    programmed.let_time_pass()
+    programmed.let_time_pass()
 
-    assert read(machine, arq) == ("Bound", None)
+    assert read(programmed, arq) == ("Bound", None)
     assert ended() == [("user 1", "succeeded")]
 
 
-def begin(machine: Machine, state: str) -> None:  # noqa: F811
+def begin(programmed: Machine, state: str) -> None:
     """Bring what was asked for last to that state, from which it does not get on alone."""
-    machine.cloud.finds, machine.cloud.updates_placement = state != "queued", False
-    while machine.cloud.do_one():
+    programmed.cloud.finds, programmed.cloud.updates_placement = state != "queued", False
+    while programmed.cloud.do_one():
         pass
     assert operations.list_operations()[-1].state == state
 
 
-def join(machine: Machine, card: Fpga) -> None:  # noqa: F811
+def join(programmed: Machine, card: Fpga) -> None:
     """An operator asks for the same, again and again."""
     for _ in range(2):
-        asked = operations.ask(machine.cloud.row(card).uuid, NAMES["image"], "user 2")
-        machine.cloud.ledger.wanted.add(asked.uuid)
+        asked = operations.ask(programmed.cloud.row(card).uuid, NAMES["image"], "user 2")
+        programmed.cloud.ledger.wanted.add(asked.uuid)
 
 
-def leave(machine: Machine, arq: str) -> str:  # noqa: F811
+def leave(programmed: Machine, arq: str) -> str:
     """The guest's instance is deleted; Nova gives its allocation back a little later."""
-    instance = str(service.get_arq(machine.cloud.ctx, arq).consumer_uuid)
-    release.delete_instance_arqs(machine.cloud.ctx, instance)
+    instance = str(service.get_arq(programmed.cloud.ctx, arq).consumer_uuid)
+    release.delete_instance_arqs(programmed.cloud.ctx, instance)
     return instance
 
 
-def go_on(machine: Machine, gone: str) -> None:  # noqa: F811
+def go_on(programmed: Machine, gone: str) -> None:
     """Whatever was away is back, one after the other, and Nova gives back what it had."""
-    machine.cloud.finds = machine.cloud.updates_placement = True
+    programmed.cloud.finds = programmed.cloud.updates_placement = True
     # Its handle cannot be cleaned yet.
-    machine.cloud.agent = "is away"
-    machine.let_time_pass()
-    machine.cloud.placement.release(gone)
-    machine.let_time_pass()
-    machine.cloud.agent = "works"
+    programmed.cloud.agent = "is away"
+    programmed.let_time_pass()
+    programmed.cloud.placement.release(gone)
+    programmed.let_time_pass()
+    programmed.cloud.agent = "works"
     for _ in range(4):
-        machine.let_time_pass()
+        programmed.let_time_pass()
 
 
 @pytest.mark.parametrize("state", ["queued", "reserving"])
 @pytest.mark.parametrize("letter", "bc")
 def test_an_operator_who_has_joined_a_guest_is_served_when_that_leaves(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
     letter: str,
     state: str,
 ) -> None:
-    card = machine.cards[letter]
-    arq = ask(machine, card, **{"accel:bitstream_id": ZIP})
-    begin(machine, state)
-    join(machine, card)
+    card = programmed.cards[letter]
+    arq = ask(programmed, card, **{"accel:bitstream_id": ZIP})
+    begin(programmed, state)
+    join(programmed, card)
 
-    gone = leave(machine, arq)
-    go_on(machine, gone)
+    gone = leave(programmed, arq)
+    go_on(programmed, gone)
 
     assert ended() == [(f"instance {gone}", "succeeded")]
     assert card.image == ZIP
     (operation,) = operations.list_operations()[2:]
     said = [entry["text"] for entry in operation.history]
     assert said.count("Asked for by user 2 too.") == 1
-    assert machine.cloud.free(card) == card.handles
+    assert programmed.cloud.free(card) == card.handles
 
 
 @pytest.mark.parametrize("state", ["queued", "reserving"])
 @pytest.mark.parametrize("leaves", ["who has asked", "who has joined"])
 def test_a_guest_that_shares_an_operation_is_served_when_the_other_leaves(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
     leaves: str,
     state: str,
 ) -> None:
     """Its handle must be cleaned first, and it has its allocation a little longer."""
-    card = machine.cards["c"]
-    machine.cloud.finds = False
-    arqs = [ask(machine, card, **{"accel:bitstream_id": ZIP}) for _ in range(2)]
-    begin(machine, state)
+    card = programmed.cards["c"]
+    programmed.cloud.finds = False
+    arqs = [ask(programmed, card, **{"accel:bitstream_id": ZIP}) for _ in range(2)]
+    begin(programmed, state)
     staying, leaving = arqs if leaves == "who has joined" else reversed(arqs)
 
-    go_on(machine, leave(machine, leaving))
+    go_on(programmed, leave(programmed, leaving))
 
-    assert read(machine, staying) == ("Bound", None)
+    assert read(programmed, staying) == ("Bound", None)
     assert [end for _, end in ended()] == ["succeeded"]
     assert card.image == ZIP
 
 
 def test_who_has_joined_does_not_wait_for_what_the_guest_keeps(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
 ) -> None:
     """It was built anew, and given what the card runs."""
-    card, cloud = machine.cards["c"], machine.cloud
+    card, cloud = programmed.cards["c"], programmed.cloud
     cloud.finds = False
-    arq = ask(machine, card, **{"accel:bitstream_id": ZIP})
-    begin(machine, "queued")
-    join(machine, card)
-    instance = leave(machine, arq)
+    arq = ask(programmed, card, **{"accel:bitstream_id": ZIP})
+    begin(programmed, "queued")
+    join(programmed, card)
+    instance = leave(programmed, arq)
     (other,) = service.create(cloud.ctx, "any")
     at = target(instance, device_rp_uuid=card.provider)
     binding.request_changes(cloud.ctx, {other.uuid: at}, [])
-    machine.let_time_pass()
-    assert read(machine, other.uuid) == ("Bound", None)
+    programmed.let_time_pass()
+    assert read(programmed, other.uuid) == ("Bound", None)
     cloud.finds = True
 
-    machine.let_time_pass()
+    programmed.let_time_pass()
 
     assert ended() == [(f"instance {instance}", "failed")]
     assert card.image == IMAGES["aes-1"]
 
 
-def test_a_bind_for_something_else_does_not_wait_for_it(machine: Machine) -> None:  # noqa: F811
-    card = machine.cards["b"]
-    machine.cloud.finds = False
-    operations.ask(machine.cloud.row(card).uuid, NAMES["image"], "user 1")
-    arq = ask(machine, card, **{"accel:bitstream_id": IMAGES["aes-2"]})
+def test_a_bind_for_something_else_does_not_wait_for_it(programmed: Machine) -> None:
+    card = programmed.cards["b"]
+    programmed.cloud.finds = False
+    operations.ask(programmed.cloud.row(card).uuid, NAMES["image"], "user 1")
+    arq = ask(programmed, card, **{"accel:bitstream_id": IMAGES["aes-2"]})
 
-    machine.let_time_pass()
+    programmed.let_time_pass()
 
-    state, reason = read(machine, arq)
+    state, reason = read(programmed, arq)
     assert state == "BindFailed"
     assert str(reason).endswith("it is being programmed with something else.")

@@ -15,101 +15,98 @@ from cyborg.handles import release
 from cyborg.programming import operations
 from cyborg.tests import hosts
 from cyborg.tests.boots import target
+from cyborg.tests.bound_groups import ask
 from cyborg.tests.fpgas import pool_spec
-from cyborg.tests.functional.programming.test_traits import (  # noqa: F401
-    ask,
-    machine,
-)
 from cyborg.tests.programmed_cards import IMAGES, PROGRAMS, Fpga
 from cyborg.tests.programming_machine import Machine
 
 
 @pytest.mark.parametrize("letter", "bc")
 def test_a_region_is_offered_again_after_the_next_report(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
     letter: str,
 ) -> None:
-    card = machine.cards[letter]
-    machine.cloud.agent = "fails"
-    machine.program(letter=letter, program="zip", works=True)
+    card = programmed.cards[letter]
+    programmed.cloud.agent = "fails"
+    programmed.program(letter=letter, program="zip", works=True)
     # The tool has failed late: the card runs what nobody has recorded.
     card.image = IMAGES["zip-1"]
-    machine.cloud.agent = "works"
+    programmed.cloud.agent = "works"
 
-    machine.let_time_pass()
+    programmed.let_time_pass()
 
-    assert machine.cloud.look().records[card.name].function is None
-    assert machine.cloud.free(card) == 0
+    assert programmed.cloud.look().records[card.name].function is None
+    assert programmed.cloud.free(card) == 0
     name = models.new_uuid()
     profiles.create_profile(name=name, groups=[{"resources:FPGA": "1"}], description=None)
-    (arq,) = service.create(machine.cloud.ctx, name)
+    (arq,) = service.create(programmed.cloud.ctx, name)
     where = bind_requests.BindTarget(
         hostname=hosts.ROOT, device_rp_uuid=card.provider, consumer_uuid=name
     )
     with pytest.raises(errors.Conflict, match="not reported since a write of it failed"):
-        binding.request_changes(machine.cloud.ctx, {arq.uuid: where}, [])
+        binding.request_changes(programmed.cloud.ctx, {arq.uuid: where}, [])
 
-    machine.report(works=True)
+    programmed.report(works=True)
 
-    assert machine.cloud.look().records[card.name].function == "zip"
-    assert machine.cloud.free(card) == card.handles
+    assert programmed.cloud.look().records[card.name].function == "zip"
+    assert programmed.cloud.free(card) == card.handles
 
 
-def test_it_can_be_programmed_without_a_report(machine: Machine) -> None:  # noqa: F811
-    card = machine.cards["b"]
-    machine.cloud.agent = "fails"
-    machine.program(letter="b", program="zip", works=True)
-    machine.cloud.agent = "works"
+def test_it_can_be_programmed_without_a_report(programmed: Machine) -> None:
+    card = programmed.cards["b"]
+    programmed.cloud.agent = "fails"
+    programmed.program(letter="b", program="zip", works=True)
+    programmed.cloud.agent = "works"
 
-    machine.program(letter="b", program="zip", works=True)
+    programmed.program(letter="b", program="zip", works=True)
 
     assert card.image == IMAGES["zip-1"]
-    assert machine.cloud.free(card) == card.handles
-    machine.come_to_rest()
+    assert programmed.cloud.free(card) == card.handles
+    programmed.come_to_rest()
 
 
-def leave(machine: Machine, instance: str) -> None:  # noqa: F811
-    release.delete_instance_arqs(machine.cloud.ctx, instance)
-    machine.cloud.placement.release(instance)
+def leave(programmed: Machine, instance: str) -> None:
+    release.delete_instance_arqs(programmed.cloud.ctx, instance)
+    programmed.cloud.placement.release(instance)
 
 
-def start_and_leave_in_the_middle_of_the_write(machine: Machine, card: Fpga) -> None:  # noqa: F811
+def start_and_leave_in_the_middle_of_the_write(programmed: Machine, card: Fpga) -> None:
     """The handle is not cleaned yet in the end."""
-    cloud = machine.cloud
-    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    cloud = programmed.cloud
+    arq = ask(programmed, card, **{"accel:function_id": "zip"})
     # It has its handle before the write begins, whichever work is due first.
     while cloud.do_one([work.BIND]):
         pass
     instance = str(service.get_arq(cloud.ctx, arq).consumer_uuid)
 
     def happen() -> None:
-        leave(machine, instance)
+        leave(programmed, instance)
         cloud.agent = "is away"
 
     cloud.meanwhile = happen
-    machine.let_time_pass()
+    programmed.let_time_pass()
     assert cloud.look().records[card.name].function == "zip"
 
 
 @pytest.mark.every_database
 @pytest.mark.parametrize("then", ["nothing", "lost"])
 def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_during_the_write(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
     then: str,
 ) -> None:
     """Nova would choose it for another function, which cannot be written meanwhile."""
-    cloud, card = machine.cloud, machine.cards["c"]
-    start_and_leave_in_the_middle_of_the_write(machine, card)
+    cloud, card = programmed.cloud, programmed.cards["c"]
+    start_and_leave_in_the_middle_of_the_write(programmed, card)
     if then == "lost":
         card.image = ""
-        machine.report(works=True)
-        machine.report(works=True)
+        programmed.report(works=True)
+        programmed.report(works=True)
         assert cloud.look().records[card.name].function is None
 
     assert cloud.free(card) == 0
 
     cloud.agent = "works"
-    machine.let_time_pass()
+    programmed.let_time_pass()
 
     assert cloud.free(card) == card.handles
 
@@ -117,71 +114,71 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_during_th
 @pytest.mark.parametrize("leaves", ["during the write", "after it"])
 @pytest.mark.parametrize("left", [None, "zip"])
 def test_a_card_is_reserved_while_a_handle_is_cleaned_after_a_failed_write(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
     leaves: str,
     left: str | None,
 ) -> None:
-    cloud, card = machine.cloud, machine.cards["c"]
+    cloud, card = programmed.cloud, programmed.cards["c"]
     cloud.agent = "fails"
-    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    arq = ask(programmed, card, **{"accel:function_id": "zip"})
     instance = str(service.get_arq(cloud.ctx, arq).consumer_uuid)
     if leaves == "during the write":
-        cloud.meanwhile = lambda: leave(machine, instance)
-    machine.let_time_pass()
+        cloud.meanwhile = lambda: leave(programmed, instance)
+    programmed.let_time_pass()
     card.image = IMAGES["zip-1"] if left else ""
-    machine.report(works=True)
+    programmed.report(works=True)
 
     assert cloud.look().records[card.name].function == left
     assert cloud.free(card) == 0
 
     if leaves == "after it":
-        leave(machine, instance)
+        leave(programmed, instance)
         assert cloud.free(card) == 0
-    machine.look()
+    programmed.look()
     cloud.agent = "works"
-    machine.let_time_pass()
+    programmed.let_time_pass()
 
     assert cloud.free(card) == card.handles
 
 
 @pytest.mark.every_database
 def test_a_card_is_offered_while_a_handle_is_cleaned_though_a_write_of_it_was_refused(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
 ) -> None:
     """It runs what it ran before."""
-    cloud, card = machine.cloud, machine.cards["c"]
+    cloud, card = programmed.cloud, programmed.cards["c"]
     cloud.agent = "fails at the start"
-    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    arq = ask(programmed, card, **{"accel:function_id": "zip"})
     instance = str(service.get_arq(cloud.ctx, arq).consumer_uuid)
 
-    machine.let_time_pass()
+    programmed.let_time_pass()
 
     assert cloud.look().records[card.name].function == "aes"
     assert cloud.free(card) == card.handles - 1
-    leave(machine, instance)
-    machine.let_time_pass()
+    leave(programmed, instance)
+    programmed.let_time_pass()
     assert cloud.free(card) == card.handles - 1
 
 
 def leave_while_it_is_restored(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
     card: Fpga,
     *,
     others: bool = False,
 ) -> list[str]:
     """The handle is not cleaned yet in the end; who stays."""
-    cloud = machine.cloud
-    arqs = [ask(machine, card, **{"accel:function_id": "aes"}) for _ in range(1 + others)]
-    machine.let_time_pass()
+    cloud = programmed.cloud
+    arqs = [ask(programmed, card, **{"accel:function_id": "aes"}) for _ in range(1 + others)]
+    programmed.let_time_pass()
     leaving, *staying = [str(service.get_arq(cloud.ctx, arq).consumer_uuid) for arq in arqs]
 
     def happen() -> None:
-        leave(machine, leaving)
+        leave(programmed, leaving)
         cloud.agent = "is away"
 
     cloud.meanwhile = happen
     card.lose()
-    machine.report(works=True)
+    programmed.report(works=True)
     assert cloud.look().records[card.name].function == "aes"
     return staying
 
@@ -189,42 +186,42 @@ def leave_while_it_is_restored(
 @pytest.mark.every_database
 @pytest.mark.parametrize("others", [False, True])
 def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_while_it_was_restored(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
     *,
     others: bool,
 ) -> None:
-    cloud, card = machine.cloud, machine.cards["c"]
-    staying = leave_while_it_is_restored(machine, card, others=others)
+    cloud, card = programmed.cloud, programmed.cards["c"]
+    staying = leave_while_it_is_restored(programmed, card, others=others)
 
     assert cloud.free(card) == (card.handles - 1 if others else 0)
 
     # Who was served in the end leaves like any other.
     for instance in staying:
         cloud.agent = "works"
-        machine.let_time_pass()
+        programmed.let_time_pass()
         cloud.agent = "is away"
-        leave(machine, instance)
-        machine.let_time_pass()
+        leave(programmed, instance)
+        programmed.let_time_pass()
         assert cloud.free(card) == card.handles - 1
     cloud.agent = "works"
-    machine.let_time_pass()
+    programmed.let_time_pass()
 
     assert cloud.free(card) == card.handles
 
 
 def test_nothing_is_written_for_who_has_left_before_it_began(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
 ) -> None:
-    cloud, card = machine.cloud, machine.cards["c"]
+    cloud, card = programmed.cloud, programmed.cards["c"]
     cloud.updates_placement = False
-    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    arq = ask(programmed, card, **{"accel:function_id": "zip"})
     while cloud.do_one():
         pass
     assert [each.state for each in operations.list_operations()][-1] == "reserving"
     cloud.agent = "is away"
 
-    leave(machine, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
-    machine.let_time_pass()
+    leave(programmed, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
+    programmed.let_time_pass()
 
     assert operations.list_operations()[-1].error == "Nobody waits for it any more."
     assert card.image == IMAGES["aes-1"]
@@ -232,68 +229,68 @@ def test_nothing_is_written_for_who_has_left_before_it_began(
 
 
 def test_a_card_is_reserved_while_a_handle_is_cleaned_that_was_taken_during_the_write(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
 ) -> None:
     """The guest waited for what others had asked for, and left before it was there."""
-    cloud, card = machine.cloud, machine.cards["c"]
+    cloud, card = programmed.cloud, programmed.cards["c"]
     operations.ask(cloud.row(card).uuid, PROGRAMS["zip"], "user admin")
-    arq = ask(machine, card, **{"accel:function_id": "zip"})
+    arq = ask(programmed, card, **{"accel:function_id": "zip"})
 
     def happen() -> None:
         cloud.do_one([work.BIND])
         assert cloud.number_of(arq) is not None
-        leave(machine, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
+        leave(programmed, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
         cloud.agent = "is away"
 
     cloud.meanwhile = happen
     cloud.do_one([work.PROGRAM])
-    machine.let_time_pass()
+    programmed.let_time_pass()
 
     assert card.loaded == "zip"
     assert cloud.free(card) == 0
-    machine.look()
+    programmed.look()
 
 
 def test_what_was_left_of_an_earlier_write_is_minded_though_the_next_one_was_refused(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
 ) -> None:
-    cloud, card = machine.cloud, machine.cards["c"]
-    staying = ask(machine, card, **{"accel:function_id": "zip"})
-    start_and_leave_in_the_middle_of_the_write(machine, card)
+    cloud, card = programmed.cloud, programmed.cards["c"]
+    staying = ask(programmed, card, **{"accel:function_id": "zip"})
+    start_and_leave_in_the_middle_of_the_write(programmed, card)
     card.lose()
     cloud.agent = "fails at the start"
-    machine.report(works=True)
+    programmed.report(works=True)
     cloud.agent = "is away"
-    leave(machine, str(service.get_arq(cloud.ctx, staying).consumer_uuid))
-    machine.let_time_pass()
-    machine.report(works=True)
+    leave(programmed, str(service.get_arq(cloud.ctx, staying).consumer_uuid))
+    programmed.let_time_pass()
+    programmed.report(works=True)
 
     assert cloud.row(card).is_settled
     assert cloud.free(card) == 0
 
 
 def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_had_it(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
 ) -> None:
-    cloud, card = machine.cloud, machine.cards["c"]
-    arq = ask(machine, card, **{"accel:function_id": "zip"})
-    machine.let_time_pass()
+    cloud, card = programmed.cloud, programmed.cards["c"]
+    arq = ask(programmed, card, **{"accel:function_id": "zip"})
+    programmed.let_time_pass()
     cloud.agent = "is away"
-    leave(machine, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
-    machine.let_time_pass()
+    leave(programmed, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
+    programmed.let_time_pass()
 
     assert cloud.free(card) == card.handles - 1
 
 
-def test_what_is_reserved_is_no_free_slot_of_a_pool(machine: Machine) -> None:  # noqa: F811
-    cloud, card = machine.cloud, machine.cards["c"]
-    start_and_leave_in_the_middle_of_the_write(machine, card)
+def test_what_is_reserved_is_no_free_slot_of_a_pool(programmed: Machine) -> None:
+    cloud, card = programmed.cloud, programmed.cards["c"]
+    start_and_leave_in_the_middle_of_the_write(programmed, card)
     pools.create_pool(pool_spec(name="zip", function_id="zip", free=1, max_devices=1))
 
     assert ready() == cloud.free(card) == 0
 
     cloud.agent = "works"
-    machine.let_time_pass()
+    programmed.let_time_pass()
 
     assert ready() == cloud.free(card) == card.handles
 
@@ -310,13 +307,13 @@ def ready() -> int:
 
 
 def test_the_other_handles_are_offered_again_when_somebody_takes_one(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
 ) -> None:
     """Nova had given it some of the card before another guest left that."""
-    cloud, card = machine.cloud, machine.cards["c"]
+    cloud, card = programmed.cloud, programmed.cards["c"]
     uuid = models.new_uuid()
     cloud.placement.allocate(uuid, card.provider, FPGA=1)
-    leave_while_it_is_restored(machine, card)
+    leave_while_it_is_restored(programmed, card)
     assert cloud.free(card) == 0
 
     (arq,) = service.create(cloud.ctx, "aes")
@@ -330,10 +327,10 @@ def test_the_other_handles_are_offered_again_when_somebody_takes_one(
 
 
 def test_the_remaining_handles_are_offered_while_others_want_what_was_written(
-    machine: Machine,  # noqa: F811
+    programmed: Machine,
 ) -> None:
-    cloud, card = machine.cloud, machine.cards["c"]
-    ask(machine, card, **{"accel:function_id": "zip"})
-    start_and_leave_in_the_middle_of_the_write(machine, card)
+    cloud, card = programmed.cloud, programmed.cards["c"]
+    ask(programmed, card, **{"accel:function_id": "zip"})
+    start_and_leave_in_the_middle_of_the_write(programmed, card)
 
     assert cloud.free(card) == card.handles - 1

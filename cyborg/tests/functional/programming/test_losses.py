@@ -18,16 +18,8 @@ from cyborg.placement import desired
 from cyborg.programming import operations
 from cyborg.tests import hosts
 from cyborg.tests.programmed_cards import IMAGES, PROGRAMS, Fpga
-from cyborg.tests.programmed_host import Fpgas
 from cyborg.tests.programming_machine import Machine
-
-
-@pytest.fixture
-def machine(fpgas: Fpgas) -> Machine:
-    """The host of the histories, whose agent has reported."""
-    machine = Machine(fpgas)
-    machine.report(works=True)
-    return machine
+from cyborg.tests.recoveries import find_none, recoveries
 
 
 def lose(machine: Machine, letter: str, agent: str) -> Fpga:
@@ -37,17 +29,6 @@ def lose(machine: Machine, letter: str, agent: str) -> Fpga:
     machine.cloud.agent = agent
     machine.report(works=True)
     return card
-
-
-def find_none(*args: object, **what: object) -> None:
-    """Glance has no such image."""
-    raise glance.NoImage("There is none")
-
-
-def recoveries() -> list[tuple[str, str | None]]:
-    """What has become of each, and the last error."""
-    found = operations.list_operations()
-    return [(each.state, each.error) for each in found if each.asked_by == operations.RECOVERY]
 
 
 @pytest.mark.parametrize(
@@ -466,15 +447,6 @@ def test_what_a_guest_loses_and_leaves_while_an_image_is_looked_for_is_not_forgo
     assert machine.guests == []
     assert machine.cloud.free(card) == 0
     machine.look()
-
-
-@pytest.fixture
-def shown(machine: Machine) -> Fpga:
-    """A card of which only the hardware says what it runs, as nobody knows who wrote it."""
-    card = machine.cards["a"]
-    card.image = IMAGES["aes-1"]
-    machine.report(works=True)
-    return card
 
 
 @pytest.mark.parametrize("profile", ["aes", "named aes"])

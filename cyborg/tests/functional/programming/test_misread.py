@@ -11,18 +11,13 @@ from cyborg import work
 from cyborg.drivers import base
 from cyborg.peers import glance
 from cyborg.programming import operations
-from cyborg.tests.functional.programming.test_losses import (  # noqa: F401
-    find_none,
-    machine,
-    recoveries,
-    shown,
-)
 from cyborg.tests.programmed_cards import IMAGES, Fpga
 from cyborg.tests.programming_machine import Machine
+from cyborg.tests.recoveries import find_none, recoveries
 
 
 @pytest.mark.parametrize("letter", "bc")
-def test_after_the_host_has_refused(machine: Machine, letter: str) -> None:  # noqa: F811
+def test_after_the_host_has_refused(machine: Machine, letter: str) -> None:
     """It could not read the image; later it could."""
     machine.boot(boots=[(letter, "aes", False)], works=True)
     machine.cards[letter].misread = True
@@ -40,8 +35,8 @@ def test_after_the_host_has_refused(machine: Machine, letter: str) -> None:  # n
 
 
 def test_after_there_was_no_image(
-    machine: Machine,  # noqa: F811
-    shown: Fpga,  # noqa: F811
+    machine: Machine,
+    shown: Fpga,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Glance has one now, a newer one than that of the guest; Placement is not told so far."""
@@ -69,7 +64,7 @@ def test_after_there_was_no_image(
 
 
 def test_not_after_it_was_written_in_vain(
-    machine: Machine,  # noqa: F811
+    machine: Machine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The card leaves the bus then, and comes back as one that cannot show what it runs."""

@@ -16,7 +16,7 @@ from cyborg.db import models
 from cyborg.policy import context
 from cyborg.programming import executor, operations, permits, states
 from cyborg.tests import boots, hosts
-from cyborg.tests.functional.programming.test_edges import _situation, _withdrawn
+from cyborg.tests.one_operation import situation, withdrawn
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 def claim() -> work.Claim:
     """An operation on a card that has withdrawn what is offered of it."""
     hosts.apply(hosts.card("a", program_mode="dynamic", function=""))
-    return _withdrawn()
+    return withdrawn()
 
 
 def ask(**changes: Any) -> str | None:
@@ -49,7 +49,7 @@ def test_leave_is_given_while_the_operation_writes(claim: work.Claim) -> None:
     assert [ask(), ask()] == [None, None]
     failure = rpc.ProgramFailed("out of order", written=True)
 
-    executor.end_failed(claim, _situation(claim), failure, unchanged=False)
+    executor.end_failed(claim, situation(claim), failure, unchanged=False)
 
     assert "has ended" in str(ask())
 

@@ -16,6 +16,7 @@ from cyborg.programming import executor, operations, program, states
 from cyborg.programming.states import Event
 from cyborg.states import availability
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.one_operation import deployable
 
 # They put a program in any state, whatever led to it.
 pytestmark = [
@@ -32,11 +33,6 @@ def row() -> models.Deployable:
     """A card that runs nothing."""
     hosts.apply(hosts.card("a", program_mode="dynamic", function=""))
     return deployable()
-
-
-def deployable() -> models.Deployable:
-    (found,) = hosts.deployables()
-    return found
 
 
 def begin_with(row: models.Deployable, **values: Any) -> None:

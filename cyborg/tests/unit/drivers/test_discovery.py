@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from cyborg.agent import discovery
 from cyborg.drivers import base, pci
-
-PATIENCE = 60
+from cyborg.tests.discovered import PATIENCE, until
 
 
 def device(path: str, *names: str) -> base.Device:
@@ -63,16 +61,6 @@ class PciReader:
 
 def passes(timeout: float = PATIENCE, **drivers: base.Driver) -> discovery.Discovery:
     return discovery.Discovery("host-1", drivers, timeout=timeout)
-
-
-def until(
-    agent: discovery.Discovery, condition: Callable[[discovery.Findings], bool]
-) -> discovery.Findings:
-    """Make passes until one is so; on a busy machine any driver may be slow once."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition(found := agent.run()):
-        assert time.monotonic() < deadline
-    return found
 
 
 GPU, NIC, NIC2 = device("01", "gpu"), device("02", "nic"), device("03", "nic2")

@@ -10,7 +10,7 @@ import pytest
 from cyborg.conf import drivers as options
 from cyborg.drivers.nvidia import gpu, vgpu, vgpu_types
 from cyborg.tests.contract import driver as contract
-from cyborg.tests.unit.drivers.test_device_spec import function
+from cyborg.tests.pci_functions import function
 
 PF = function(
     "0000:31:00.0",

@@ -12,8 +12,8 @@ import pytest
 from cyborg.agent import discovery, ownership
 from cyborg.drivers import base, claims, pci
 from cyborg.tests.contract import driver as contract
-from cyborg.tests.unit.drivers.test_device_spec import function
-from cyborg.tests.unit.drivers.test_discovery import until
+from cyborg.tests.discovered import until
+from cyborg.tests.pci_functions import function
 
 PATIENCE = 60
 A, B, C = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"

@@ -13,7 +13,7 @@ from cyborg.drivers import base, pci
 from cyborg.drivers.intel import gpu
 from cyborg.drivers.nvme import controllers
 from cyborg.tests.contract import driver as contract
-from cyborg.tests.unit.drivers.test_device_spec import function
+from cyborg.tests.pci_functions import function
 
 
 class Cards(pci.PciDriver):

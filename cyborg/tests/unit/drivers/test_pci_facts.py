@@ -10,7 +10,7 @@ import pytest
 from cyborg.drivers import pci
 from cyborg.drivers.pci import facts, product_names
 from cyborg.tests.contract import driver as contract
-from cyborg.tests.unit.drivers.test_device_spec import function
+from cyborg.tests.pci_functions import function
 
 CARD = function("0000:0c:00.0")
 A = CARD.address

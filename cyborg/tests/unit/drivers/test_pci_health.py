@@ -7,7 +7,7 @@ import pytest
 
 from cyborg.drivers import base, pci
 from cyborg.tests.contract import driver as contract
-from cyborg.tests.unit.drivers.test_device_spec import function
+from cyborg.tests.pci_functions import function
 
 CARD = function("0000:0c:00.0", driver="nvidia")
 LINK = {

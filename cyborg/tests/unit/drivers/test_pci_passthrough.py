@@ -10,7 +10,7 @@ import pytest
 from cyborg.drivers import base, pci
 from cyborg.drivers.pci import passthrough
 from cyborg.tests.contract import driver as contract
-from cyborg.tests.unit.drivers.test_device_spec import PF, VFS, function
+from cyborg.tests.pci_functions import PF, VFS, function
 
 BRIDGE = function("0000:08:00.0", vendor="8086", device="2030", class_code="060400")
 CONSOLE = function("0000:02:00.0", class_code="030000", boot_vga=True)

@@ -12,7 +12,7 @@ import pytest
 
 from cyborg.drivers.pci import facts
 from cyborg.tests.contract import driver as contract
-from cyborg.tests.unit.drivers.test_device_spec import function
+from cyborg.tests.pci_functions import function
 
 ROOT, BOARD, CARD, OWN = (
     ("0000:00:01.0", "0000:00:01.0"),

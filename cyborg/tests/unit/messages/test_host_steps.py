@@ -16,7 +16,7 @@ import pytest
 from cyborg import rpc
 from cyborg.agent import host_steps, pass_counter
 from cyborg.drivers import base, pci
-from cyborg.tests.unit.messages.test_payloads import program_step, step
+from cyborg.tests.full_payloads import program_step, step
 
 PATIENCE = 60
 

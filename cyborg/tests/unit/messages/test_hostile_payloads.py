@@ -18,7 +18,7 @@ import pytest
 from cyborg import rpc
 from cyborg.drivers import base
 from cyborg.rpc import payloads
-from cyborg.tests.unit.messages import test_payloads
+from cyborg.tests import full_payloads
 
 
 def deep(depth: int) -> list[Any]:
@@ -100,7 +100,7 @@ MESSAGES = sorted(
     for name, cls in vars(payloads).items()
     if inspect.isclass(cls) and dataclasses.is_dataclass(cls) and hasattr(cls, "from_wire")
 )
-TRUE = {type(each).__name__: each for each in test_payloads.PAYLOADS.values()}
+TRUE = {type(each).__name__: each for each in full_payloads.PAYLOADS.values()}
 
 
 def fields() -> Iterator[Any]:

@@ -14,9 +14,9 @@ import yaml
 from cyborg.api import declare, openapi, versions
 from cyborg.api.controllers import root
 from cyborg.api.types.base import Schema, schema_of
+from cyborg.tests.mounted_api import EVERY_VERSION, anonymous
 
 SOURCE = pathlib.Path(__file__).parents[4] / "api-ref" / "source"
-EVERY_VERSION = [versions.Version(2, minor) for minor in range(versions.MAX.minor + 1)]
 PARAMETERS: dict[str, Any] = yaml.safe_load((SOURCE / "parameters.yaml").read_text())
 
 GABBITS = pathlib.Path(__file__).parents[2] / "functional" / "api" / "gabbits"
@@ -42,11 +42,6 @@ def parts() -> Iterator[tuple[str, str, Listed]]:
             if found:
                 pairs = re.findall(r"- (\S+): (\S+)", found[1])
                 yield route, part, {name: PARAMETERS[entry] for name, entry in pairs}
-
-
-def anonymous(route: str) -> str:
-    """The route with nothing in its braces, since the pages name members as they like."""
-    return re.sub(r"\{[^}]*\}", "{}", route)
 
 
 HANDLERS = {

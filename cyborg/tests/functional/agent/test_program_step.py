@@ -18,17 +18,11 @@ from cyborg import rpc
 from cyborg.agent import host_steps, pass_counter, write_results
 from cyborg.common import errors
 from cyborg.drivers import base, fake
-from cyborg.tests import hosts, messages
+from cyborg.tests import full_payloads, hosts, messages
 from cyborg.tests.contract import driver as contract
-from cyborg.tests.functional.agent.test_agent import (  # noqa: F401
-    Conductor,
-    broker,
-    run_agent,
-    run_conductor,
-)
 from cyborg.tests.glance_server import GlanceServer
+from cyborg.tests.heard_reports import Conductor
 from cyborg.tests.service import until
-from cyborg.tests.unit.messages import test_payloads
 
 PATIENCE = 60
 
@@ -109,7 +103,7 @@ class Host:
         """The order to prepare the first handle of a region."""
         target = contract.program_targets(self._driver.discover(contract.Host()))[region]
         step = dataclasses.replace(
-            test_payloads.step(),
+            full_payloads.step(),
             attach_handle_uuid=f"handle of {target.deployable}",
             attach_info=target.attach_handles[0].attach_info,
             cpid_info=target.control_path.cpid_info,
@@ -146,7 +140,7 @@ class Host:
 
 
 @pytest.fixture
-def conductor(run_conductor) -> Conductor:  # noqa: F811
+def conductor(run_conductor) -> Conductor:
     """Permits every write."""
     permitting: Conductor = run_conductor()
     return permitting
@@ -567,7 +561,7 @@ def test_another_function_than_was_asked_for_is_a_failure(host):
 
 
 def test_the_report_after_programming_shows_what_is_loaded(
-    conf, host, conductor, run_agent  # noqa: F811
+    conf, host, conductor, run_agent
 ):
     run_agent()
     first = conductor.reports.get(timeout=PATIENCE)
@@ -584,7 +578,7 @@ def test_the_report_after_programming_shows_what_is_loaded(
 
 
 def test_a_pass_that_began_before_is_known_by_its_number(
-    conf, host, conductor, run_agent, caplog  # noqa: F811
+    conf, host, conductor, run_agent, caplog
 ):
     caplog.set_level("DEBUG")
     step = host.step("aes", agent_started=2**62)
