@@ -197,18 +197,20 @@ def test_a_host_step_arrives_at_the_agent_of_its_host_only(services):
     assert services.agent.steps.empty()
 
 
-def test_what_the_driver_refused_is_raised_with_its_sentence(services):
-    services.agent.fault = rpc.HostStepFailed("the card is on fire")
+@pytest.mark.parametrize(
+    ("run", "step", "fault"),
+    [
+        (rpc.run_host_step, full_payloads.step, rpc.HostStepFailed("the card is on fire")),
+        (rpc.run_host_step, full_payloads.step, rpc.HostStepRunning("still preparing")),
+        (rpc.run_program, full_payloads.program_step, rpc.HostStepRunning("still writing")),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_a_step_ended_with_is_raised_with_its_sentence(services, run, step, fault):
+    services.agent.fault = fault
 
-    with pytest.raises(rpc.HostStepFailed, match=r"^the card is on fire$"):
-        rpc.run_host_step(services.conf, "host-1", full_payloads.step(), 30)
-
-
-def test_a_step_that_goes_on_is_told_from_one_that_failed(services):
-    services.agent.fault = rpc.HostStepRunning("still preparing")
-
-    with pytest.raises(rpc.HostStepRunning, match=r"^still preparing$"):
-        rpc.run_host_step(services.conf, "host-1", full_payloads.step(), 30)
+    with pytest.raises(type(fault), match=f"^{fault}$"):
+        run(services.conf, "host-1", step(), 30)
 
 
 @pytest.mark.parametrize(("said", "known"), [(290, 290), (None, None), (-1, None), ("1", None)])
@@ -248,13 +250,6 @@ def test_programming_that_met_a_fault_may_have_written(services):
         rpc.run_program(services.conf, "host-1", full_payloads.program_step(), 30)
 
     assert caught.value.written
-
-
-def test_programming_that_goes_on_is_told_from_one_that_failed(services):
-    services.agent.fault = rpc.HostStepRunning("still writing")
-
-    with pytest.raises(rpc.HostStepRunning, match=r"^still writing$"):
-        rpc.run_program(services.conf, "host-1", full_payloads.program_step(), 30)
 
 
 def test_leave_to_write_is_given_for_some_seconds(services):
