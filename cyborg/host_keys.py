@@ -150,13 +150,13 @@ def check(said: signing.Said, signature: object, *, required: bool) -> None:
     If the host has no key, unsigned messages are accepted unless ``required``.
     """
     if not rpc.is_host_name(said.host):
-        raise signing.Refused(signing.UNREADABLE, "The message names no host.")
+        raise signing.MessageRefused(signing.UNREADABLE, "The message names no host.")
     # Again if another conductor takes a message of the same key meanwhile.
     while True:
         found = _read_keys(said.host)
         if not found:
             if required:
-                raise signing.Refused(signing.UNKNOWN_KEY, _not_enrolled(said.host))
+                raise signing.MessageRefused(signing.UNKNOWN_KEY, _not_enrolled(said.host))
             return
         one = signing.Signature.from_wire(signature)
         row = _check_signature(found, said, one)
@@ -201,16 +201,18 @@ def _check_signature(
 ) -> sa.Row[Any]:
     """The valid key with which the host has signed the message, just now.
 
-    :raises Refused: it has not
+    :raises MessageRefused: it has not
     """
     if one.key not in found or one.sender != said.host:
-        raise signing.Refused(
+        raise signing.MessageRefused(
             signing.UNKNOWN_KEY, f"Key {one.key:.8} is not enrolled for host {said.host}."
         )
     row = found[one.key]
     one.check(row.public_key, said)
     if row.revoked_ms is not None:
-        raise signing.Refused(signing.REVOKED, f"Key {one.key:.8} of host {said.host} is revoked.")
+        raise signing.MessageRefused(
+            signing.REVOKED, f"Key {one.key:.8} of host {said.host} is revoked."
+        )
     one.check_time(row.now_ms)
     return row
 
@@ -226,11 +228,11 @@ def _not_enrolled(host_name: str) -> str:
 def _take(row: sa.Row[Any], one: signing.Signature) -> bool:
     """Note that the message was taken; False if the key has changed since it was read.
 
-    :raises Refused: it was taken already, or may have been
+    :raises MessageRefused: it was taken already, or may have been
     """
     window = _moved(row.counter, row.seen, one.counter)
     if window is None:
-        raise signing.Refused(
+        raise signing.MessageRefused(
             signing.REPLAYED,
             f"Message {one.counter} of host {one.sender} was taken already, or is too old for "
             f"that to be known: the highest is {row.counter}.",

@@ -38,7 +38,7 @@ REFUSALS = "refused-messages"
 _SHOWN_FOR = 3600
 _AGAIN_AFTER = 60
 #: The codes of those that a host can cause at will, or anybody in its name: they replace each
-#: other, and not what was :data:`REFUSED` to a host or to one that claimed what is its own.
+#: other, and not what was :data:`REFUSED` to a host or to one that named what is its own.
 FORGED, DROPPED, REFUSED = "forged", "dropped", "refused"
 _CHEAP = frozenset({FORGED, DROPPED})
 UP, DOWN = "up", "down"
@@ -63,7 +63,7 @@ _BATCH = 200
 def record_heartbeat(uuid: str, name: str, host: str) -> None:
     """Record that a conductor is up, and remove those without a heartbeat for too long.
 
-    ``name`` is the one under which it claims work.
+    ``name`` is the one under which it takes work.
     """
     row = {"uuid": uuid, "name": name, "host": host, "created_at": models.utcnow()}
     seen = {"last_seen_ms": db.now_ms()}
@@ -252,7 +252,7 @@ def _devices_of(host_id: orm.InstrumentedAttribute[int]) -> sa.ScalarSelect[int]
     return query.where(_DEVICE.missing.is_(False)).scalar_subquery()
 
 
-class Service:
+class ServiceState:
     """An agent or a conductor, as the REST API shows it."""
 
     uuid: orm.Mapped[str]
@@ -292,21 +292,21 @@ def _utc(ms: int) -> datetime.datetime:
 
 
 _TABLE = _union()
-orm.registry().map_imperatively(Service, _TABLE, primary_key=[_TABLE.c.id])
+orm.registry().map_imperatively(ServiceState, _TABLE, primary_key=[_TABLE.c.id])
 
 #: Columns by which a list may be sorted and filtered, by their names in the REST API.
 COLUMNS: dict[str, Any] = {
-    "id": Service.id,  # type: ignore[attr-defined]
-    "uuid": Service.uuid,
-    "binary": Service.binary,
-    "host": Service.host,
-    "state": Service.state,
-    "last_seen": Service.last_seen_ms,
-    "created_at": Service.created_at,
+    "id": ServiceState.id,  # type: ignore[attr-defined]
+    "uuid": ServiceState.uuid,
+    "binary": ServiceState.binary,
+    "host": ServiceState.host,
+    "state": ServiceState.state,
+    "last_seen": ServiceState.last_seen_ms,
+    "created_at": ServiceState.created_at,
 }
 
 
-def list_services(page: paging.Page = paging.ALL, **wanted: str) -> list[Service]:
+def list_services(page: paging.Page = paging.ALL, **wanted: str) -> list[ServiceState]:
     """Agents and conductors whose columns have the values ``wanted``, from one SELECT.
 
     :raises Invalid: the sort key or the marker is unknown
@@ -315,13 +315,13 @@ def list_services(page: paging.Page = paging.ALL, **wanted: str) -> list[Service
         # The ids of agents and those of conductors are counted apart.
         page = replace(page, sort_key="created_at")
     with db.reader() as session:
-        return paging.fetch(session, sa.select(Service), COLUMNS, page, wanted)
+        return paging.fetch(session, sa.select(ServiceState), COLUMNS, page, wanted)
 
 
-def get_service(uuid: str) -> Service:
+def get_service(uuid: str) -> ServiceState:
     """The agent or conductor of that uuid.
 
     :raises NotFound: there is no such service
     """
     with db.reader() as session:
-        return paging.get(session, sa.select(Service), COLUMNS, "Service", uuid=uuid)
+        return paging.get(session, sa.select(ServiceState), COLUMNS, "Service", uuid=uuid)

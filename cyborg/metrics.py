@@ -225,14 +225,14 @@ def status_class(status: int) -> str:
     return f"{status // 100}xx"
 
 
-def endpoints(conf: cfg.ConfigOpts, *collectors: registry.Collector) -> list[Endpoint]:
+def endpoints(conf: cfg.ConfigOpts, *collectors: registry.Collector) -> list[MetricsEndpoint]:
     """The endpoint of ``[metrics]``, if one is set; ``collectors`` are read at each request."""
     if conf.metrics.port is None:
         return []
     shown = _shown()
     for collector in collectors:
         shown.register(collector)
-    return [Endpoint(conf, shown)]
+    return [MetricsEndpoint(conf, shown)]
 
 
 def _shown() -> prometheus_client.CollectorRegistry:
@@ -250,7 +250,7 @@ def _shown() -> prometheus_client.CollectorRegistry:
     return shown
 
 
-class Endpoint:
+class MetricsEndpoint:
     """Answers ``GET /metrics`` in a thread.
 
     Metrics never stop a process: while the port is in use, the endpoint tries again. Of the

@@ -53,7 +53,7 @@ _WITH_TAINTS = orm.with_expression(
 _WITH_PROJECTS = (orm.selectinload(models.DeviceProfile.projects),)
 
 
-class Key(NamedTuple):
+class ProfileName(NamedTuple):
     """The uuid or name by which a caller names a profile."""
 
     field: Literal["uuid", "name"]
@@ -156,7 +156,7 @@ def create_profile(
 @db.retry
 def replace_profile(
     ctx: RequestContext,
-    key: Key,
+    key: ProfileName,
     *,
     name: str,
     groups: list[dict[str, str]],
@@ -227,7 +227,7 @@ def list_profiles(
         )
 
 
-def get_profile(ctx: RequestContext, key: Key) -> models.DeviceProfile:
+def get_profile(ctx: RequestContext, key: ProfileName) -> models.DeviceProfile:
     """The profile of that uuid or name, with the projects it is shared with.
 
     :raises NotFound: there is no such profile, or it is private to other projects
@@ -237,7 +237,7 @@ def get_profile(ctx: RequestContext, key: Key) -> models.DeviceProfile:
 
 
 def _get(
-    session: orm.Session, ctx: RequestContext, key: Key, *, lock: bool = False
+    session: orm.Session, ctx: RequestContext, key: ProfileName, *, lock: bool = False
 ) -> models.DeviceProfile:
     named = {key.field: key.value}
     visible = _visible(ctx).with_for_update(of=models.DeviceProfile) if lock else _visible(ctx)
@@ -255,7 +255,7 @@ def _with_in_use(ctx: RequestContext) -> Any:
 
 
 @db.retry
-def enable_profile(ctx: RequestContext, key: Key, *, enabled: bool) -> None:
+def enable_profile(ctx: RequestContext, key: ProfileName, *, enabled: bool) -> None:
     """Have ARQs made of a profile, or none any more. It may be so already.
 
     :raises NotFound: there is no such profile
@@ -318,7 +318,7 @@ def find_by_name(session: orm.Session, ctx: RequestContext, name: str) -> Usable
 
 
 @db.retry
-def delete_profiles(ctx: RequestContext, keys: Sequence[Key]) -> None:
+def delete_profiles(ctx: RequestContext, keys: Sequence[ProfileName]) -> None:
     """Delete all these profiles, or none if one does not exist.
 
     :raises NotFound: one of them does not exist, or is private to other projects
@@ -328,7 +328,9 @@ def delete_profiles(ctx: RequestContext, keys: Sequence[Key]) -> None:
         query = _visible(ctx).where(named).options(*_WITH_PROJECTS)
         query = query.with_for_update(of=models.DeviceProfile)
         found = list(session.scalars(query))
-        known = {Key("uuid", row.uuid) for row in found} | {Key("name", row.name) for row in found}
+        known = {ProfileName("uuid", row.uuid) for row in found} | {
+            ProfileName("name", row.name) for row in found
+        }
         for key in keys:
             if key not in known:
                 raise errors.NotFound.of(_KIND, **{key.field: key.value})
@@ -348,7 +350,7 @@ def refuse_disabled(profile: models.DeviceProfile | Usable) -> None:
 
 
 def _announce(
-    session: orm.Session, event: notices.Event, found: Iterable[models.DeviceProfile]
+    session: orm.Session, event: notices.NoticeKind, found: Iterable[models.DeviceProfile]
 ) -> None:
     notifications.announce(session, (notices.of_profile(event, each) for each in found))
 

@@ -2,7 +2,7 @@
 """The work table: what is to be done outside SQL, and which conductor is doing it.
 
 Code that changes the database calls :func:`want` in the same transaction, so the intent commits
-with the change. A conductor claims rows for the length of a lease, reads the
+with the change. A conductor takes rows for the length of a lease, reads the
 *current* state, acts, and removes the row unless it was wanted again in the meantime. A handler
 may run more than once for one row, so it must be idempotent. All times are the database's clock.
 """
@@ -46,11 +46,12 @@ NO_ROOT = "no-root"
 FIRST_BACK_OFF = 0.1
 LONGEST_BACK_OFF = 30.0
 
-#: Due rows among which a claim chooses at random, so that conductors rarely choose the same one.
+#: Due rows among which a conductor chooses at random, so that conductors rarely choose the same
+#: one.
 _CANDIDATES = 8
 
 
-class _Process:
+class _Waker:
     """What to call after each transaction of this process that wants work."""
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ def _nothing() -> None:
     """Do nothing: conductors look by themselves every few seconds."""
 
 
-_process = _Process()
+_process = _Waker()
 
 
 def wake_after_commit(wake: Callable[[], None]) -> None:
@@ -91,7 +92,7 @@ class LeaseLost(Exception):
 
 
 @dataclass(kw_only=True)
-class Claim:
+class Item:
     """A row of work that this process owns until its lease ends."""
 
     id: int
@@ -99,8 +100,8 @@ class Claim:
     key: str
     wanted: int
     wanted_ms: int
-    #: The database's clock when the row was claimed.
-    claimed_ms: int
+    #: The database's clock when the row was taken.
+    taken_ms: int
     attempts: int
     owner: str
     lease_seconds: float
@@ -125,7 +126,7 @@ class Claim:
         self.is_finished = True
 
     def lose(self) -> None:
-        """Mark the claim lost: another conductor may own the row."""
+        """Mark the item lost: another conductor may own the row."""
         self._lost.set()
 
 
@@ -208,16 +209,16 @@ def want_once(kind: str, key: str) -> None:
             want(session, kind, [key])
 
 
-def claim(
+def take(
     owners: Iterator[str], lease_seconds: float, room: Mapping[str, int]
-) -> tuple[list[Claim], bool]:
-    """Claim due rows that have no owner, of each kind as many as there is ``room`` for.
+) -> tuple[list[Item], bool]:
+    """Take due rows that have no owner, of each kind as many as there is ``room`` for.
 
-    Of rows with the same key only the one whose kind comes first in ``room`` is claimed: what it
-    does may want the others again. Each claim has one of ``owners``, which must be new: it tells a
+    Of rows with the same key only the one whose kind comes first in ``room`` is taken: what it
+    does may want the others again. Each item has one of ``owners``, which must be new: it tells a
     former owner from the present one.
 
-    Returns the claims, and whether there may be more rows to claim now.
+    Returns the items, and whether there may be more rows to take now.
     """
     kinds = [kind for kind, number in room.items() if number > 0]
     candidates = _due(kinds) if kinds else []
@@ -234,14 +235,14 @@ def claim(
             chosen[candidate.id] = owner
     started = time.monotonic()
     taken = _take(candidates, chosen, lease_seconds)
-    claims = [
-        Claim(
+    items = [
+        Item(
             id=candidate.id,
             kind=candidate.kind,
             key=candidate.key,
             wanted=candidate.wanted,
             wanted_ms=candidate.wanted_ms,
-            claimed_ms=candidate.claimed_ms,
+            taken_ms=candidate.taken_ms,
             attempts=candidate.attempts + 1,
             owner=chosen[candidate.id],
             lease_seconds=lease_seconds,
@@ -250,13 +251,13 @@ def claim(
         for candidate in candidates
         if candidate.id in taken
     ]
-    for each in claims:
+    for each in items:
         each.extended(started)
-    return claims, len(candidates) == _CANDIDATES or len(claims) < len(candidates)
+    return items, len(candidates) == _CANDIDATES or len(items) < len(candidates)
 
 
-# The statements of a claim are made once, since making them takes as long as running them, and of
-# the table's columns, since the ORM has nothing to do for them.
+# The statements of :func:`take` are made once, since making them takes as long as running them, and
+# of the table's columns, since the ORM has nothing to do for them.
 _TABLE = cast(sa.Table, models.Work.__table__)
 _ROW = _TABLE.c
 _LEASE: sa.BindParameter[int] = sa.bindparam("lease", type_=sa.BigInteger())
@@ -273,7 +274,7 @@ _DUE = (
         _ROW.wanted_ms,
         _ROW.attempts,
         _ROW.request_id,
-        db.now_ms().label("claimed_ms"),
+        db.now_ms().label("taken_ms"),
     )
     .where(_ROW.kind.in_(sa.bindparam("kinds", expanding=True)), *_NOW_FREE)
     .order_by(_ROW.due_ms)
@@ -339,34 +340,34 @@ def _owned(owners: Collection[str]) -> set[int]:
     return {row.id for row in db.rows(_OWNED, {"owners": list(owners)})}
 
 
-def hold(session: orm.Session, claimed: Claim) -> None:
+def hold(session: orm.Session, item: Item) -> None:
     """Lock the row, so that we own it until the caller's transaction ends.
 
     :raises LeaseLost: we do not own it any more
     """
-    claimed.checkpoint()
+    item.checkpoint()
     row = models.Work
-    mine = sa.select(row.id).where(row.id == claimed.id, row.owner == claimed.owner)
+    mine = sa.select(row.id).where(row.id == item.id, row.owner == item.owner)
     if session.scalar(mine.with_for_update()) is None:
-        raise LeaseLost(f"{claimed.kind}/{claimed.key}")
+        raise LeaseLost(f"{item.kind}/{item.key}")
 
 
-def finish_with(session: orm.Session, claimed: Claim) -> None:
+def finish_with(session: orm.Session, item: Item) -> None:
     """Remove the row in the caller's transaction, unless it was wanted again.
 
     For a handler that returns when that is committed: nobody waits for another transaction then.
     """
-    given = {"the_id": claimed.id, "the_owner": claimed.owner, "seen": claimed.wanted}
+    given = {"the_id": item.id, "the_owner": item.owner, "seen": item.wanted}
     if db.matched(session, _REMOVE, given) > 0:
-        db.after_commit(session, claimed.finished)
+        db.after_commit(session, item.finished)
 
 
-def finish(claimed: Claim) -> bool:
-    """Remove the row; if it was wanted again in the meantime, give it back to be claimed at once.
+def finish(item: Item) -> bool:
+    """Remove the row; if it was wanted again in the meantime, give it back to be taken at once.
 
-    True if the row is gone or not ours any more, False if it waits to be claimed again.
+    True if the row is gone or not ours any more, False if it waits to be taken again.
     """
-    return claimed.is_finished or _remove(claimed) or not _wait_again(claimed)
+    return item.is_finished or _remove(item) or not _wait_again(item)
 
 
 _REMOVE = sa.delete(_TABLE).where(
@@ -377,15 +378,15 @@ _REMOVE = sa.delete(_TABLE).where(
 
 
 @db.retry
-def _remove(claimed: Claim) -> bool:
-    given = {"the_id": claimed.id, "the_owner": claimed.owner, "seen": claimed.wanted}
+def _remove(item: Item) -> bool:
+    given = {"the_id": item.id, "the_owner": item.owner, "seen": item.wanted}
     return db.write(_REMOVE, given) > 0
 
 
 @db.retry
-def _wait_again(claimed: Claim) -> bool:
+def _wait_again(item: Item) -> bool:
     row = models.Work
-    mine = (row.id == claimed.id, row.owner == claimed.owner)
+    mine = (row.id == item.id, row.owner == item.owner)
     with db.statement() as session:
         return db.update(session, row, *mine, **_UNOWNED, **_UNTRIED, attempts=0) > 0
 
@@ -394,29 +395,29 @@ _UNOWNED: dict[str, None] = {"owner": None, "lease_ms": None}
 _UNTRIED: dict[str, None] = {"last_error": None, "error_code": None}
 
 
-def back_off(claimed: Claim, error: str, error_code: str | None = None) -> float:
+def back_off(item: Item, error: str, error_code: str | None = None) -> float:
     """Give the row back, to be tried later, or at once if it was wanted again in the meantime.
 
     Returns in how many seconds it is due, unless it was wanted again.
     """
-    delay = _delay(claimed.attempts)
+    delay = _delay(item.attempts)
     why = {"last_error": error, "error_code": error_code}
-    _give_back(claimed, why, round(delay * 1000))
+    _give_back(item, why, round(delay * 1000))
     return delay
 
 
 @db.retry
-def _give_back(claimed: Claim, why: Mapping[str, str | None], delay_ms: int) -> None:
+def _give_back(item: Item, why: Mapping[str, str | None], delay_ms: int) -> None:
     row = models.Work
-    due = sa.case((row.wanted == claimed.wanted, db.now_ms() + delay_ms), else_=db.now_ms())
-    mine = (row.id == claimed.id, row.owner == claimed.owner)
+    due = sa.case((row.wanted == item.wanted, db.now_ms() + delay_ms), else_=db.now_ms())
+    mine = (row.id == item.id, row.owner == item.owner)
     with db.statement() as session:
         db.update(session, row, *mine, **_UNOWNED, **why, due_ms=due)
 
 
 @db.retry
 def hand_back(owners: Collection[str]) -> None:
-    """Give rows back to be claimed at once, because their owner stops."""
+    """Give rows back to be taken at once, because their owner stops."""
     row = models.Work
     with db.writer() as session:
         db.update(session, row, row.owner.in_(owners), **_UNOWNED, due_ms=db.now_ms())
@@ -424,7 +425,7 @@ def hand_back(owners: Collection[str]) -> None:
 
 @db.retry
 def hand_back_of(worker: str) -> int:
-    """Give back what a worker of that name has claimed, which is dead; return how many rows."""
+    """Give back what a worker of that name has taken, which is dead; return how many rows."""
     row = models.Work
     owned = row.owner.startswith(f"{worker}#", autoescape=True)
     with db.writer() as session:
@@ -440,23 +441,23 @@ def hand_back_all() -> None:
 
 
 def take_back(session: orm.Session, kind: str, key: str) -> None:
-    """Let work be claimed anew at once: whoever carries it out loses its lease."""
+    """Let work be taken anew at once: whoever carries it out loses its lease."""
     row = models.Work
     found = (row.kind == kind, row.key == key)
     db.update(session, row, *found, **_UNOWNED, **_UNTRIED, due_ms=db.now_ms())
 
 
-def renew(claims: Collection[Claim], lease_seconds: float) -> None:
-    """Extend the leases of ``claims``; mark those lost whose rows are not ours any more."""
-    if not claims:
+def renew(items: Collection[Item], lease_seconds: float) -> None:
+    """Extend the leases of ``items``; mark those lost whose rows are not ours any more."""
+    if not items:
         return
     started = time.monotonic()
-    kept = _renew([claimed.owner for claimed in claims], lease_seconds)
-    for claimed in claims:
-        if claimed.owner in kept:
-            claimed.extended(started)
+    kept = _renew([item.owner for item in items], lease_seconds)
+    for item in items:
+        if item.owner in kept:
+            item.extended(started)
         else:
-            claimed.lose()
+            item.lose()
 
 
 @db.retry

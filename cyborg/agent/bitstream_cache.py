@@ -43,7 +43,7 @@ _TEMPORARY = (
 _ALGORITHMS = {name for name in hashlib.algorithms_guaranteed if not name.startswith("shake")}
 
 
-class Refused(errors.CyborgError):
+class NoBitstream(errors.CyborgError):
     """There is no such bitstream, or it is not the expected one."""
 
 
@@ -73,7 +73,7 @@ class Cache:
     def fetched(self, step: rpc.ProgramStep) -> Iterator[pathlib.Path]:
         """A file with the verified image of the step. It stays as long as the block runs.
 
-        :raises Refused: there is no image, it is too large, or its hash or signature is wrong
+        :raises NoBitstream: there is no image, it is too large, or its hash or signature is wrong
         :raises NotNow: it cannot be fetched at the moment
         """
         self._check(step)
@@ -90,22 +90,22 @@ class Cache:
         """Refuse an image by its properties, before it is fetched."""
         most = self._options.max_bitstream_mib
         if step.size > most * _MIB:
-            raise Refused(
+            raise NoBitstream(
                 f"Image {step.image_uuid} has {step.size} bytes, more than [programming] "
                 f"max_bitstream_mib, {most}, permits"
             )
         if step.hash_algo not in _ALGORITHMS:
-            raise Refused(
+            raise NoBitstream(
                 f"Image {step.image_uuid} has a hash of a kind that is not known here: "
                 f"{step.hash_algo}"
             )
         if step.hash_algo in _WEAK and self._options.require_secure_hash:
-            raise Refused(
+            raise NoBitstream(
                 f"Image {step.image_uuid} has no better hash than {step.hash_algo}, and "
                 f"[programming] require_secure_hash is true"
             )
         if not step.signature and self._options.require_signature:
-            raise Refused(
+            raise NoBitstream(
                 f"Image {step.image_uuid} is not signed, and [programming] require_signature is "
                 f"true"
             )
@@ -119,7 +119,7 @@ class Cache:
                     _sweep(folder)
                 self._swept = True
         except OSError as exc:
-            raise Refused(f"Bitstreams cannot be kept: {exc}") from exc
+            raise NoBitstream(f"Bitstreams cannot be kept: {exc}") from exc
         return folder
 
     @contextlib.contextmanager
@@ -154,17 +154,19 @@ class Cache:
             if step.signature:
                 image_signatures.verify(path, step.signature, self._options.trusted_certificate_ids)
         except OSError as exc:
-            raise Refused(f"Image {step.image_uuid} cannot be kept: {exc}") from exc
+            raise NoBitstream(f"Image {step.image_uuid} cannot be kept: {exc}") from exc
         except image_signatures.NoKeyManager as exc:
             raise NotNow(
                 f"The signature of image {step.image_uuid} cannot be verified now: {exc}"
             ) from exc
         except image_signatures.BadSignature as exc:
-            raise Refused(f"The signature of image {step.image_uuid} is not good: {exc}") from exc
+            raise NoBitstream(
+                f"The signature of image {step.image_uuid} is not good: {exc}"
+            ) from exc
 
     def _fetch(self, step: rpc.ProgramStep, path: pathlib.Path) -> None:
         if not clients.configured(self._conf, "glance"):
-            raise Refused("There is no Glance: [glance] auth_type is not set for agents")
+            raise NoBitstream("There is no Glance: [glance] auth_type is not set for agents")
         attempts = 1 + self._conf.glance.num_retries
         for attempt in range(1, attempts + 1):
             try:
@@ -174,7 +176,7 @@ class Cache:
                 raise NotNow(f"Image {step.image_uuid} cannot be fetched now: {why_not}") from exc
             except (glance.Incomplete, glance.NoImage, ka_exc.ClientException) as exc:
                 if attempt == attempts or not isinstance(exc, glance.Incomplete):
-                    raise Refused(f"Image {step.image_uuid} cannot be fetched: {exc}") from exc
+                    raise NoBitstream(f"Image {step.image_uuid} cannot be fetched: {exc}") from exc
                 LOG.warning("It is fetched again: %s", exc)
             else:
                 return
@@ -200,7 +202,7 @@ class Cache:
         file.flush()
         os.fsync(file.fileno())
         if size != step.size or digest.hexdigest() != step.hash_value.lower():
-            raise Refused(
+            raise NoBitstream(
                 f"The data of image {step.image_uuid} does not have the size and {step.hash_algo} "
                 f"hash that Glance shows"
             )
@@ -229,7 +231,7 @@ def _name_of(step: rpc.ProgramStep) -> str:
         image = uuid.UUID(step.image_uuid)
         bytes.fromhex(step.hash_value)
     except ValueError as exc:
-        raise Refused(f"This is no image: {exc}") from exc
+        raise NoBitstream(f"This is no image: {exc}") from exc
     return f"{image}.{step.hash_algo}.{step.hash_value[:32].lower()}"
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from cyborg import metrics
 from cyborg.agent import background_calls, ownership
 from cyborg.agent.background_calls import BackgroundCall
-from cyborg.drivers import base, claims, pci
+from cyborg.drivers import base, function_owners, pci
 from cyborg.drivers.pci import host_use
 
 LOG = logging.getLogger(__name__)
@@ -27,11 +27,11 @@ _SENTENCE_MAX = 1000
 WALK = "pci"
 _FAULTS_SHOWN = 3
 
-#: The look at which of the claimed functions a program of the host has open.
+#: The look at which of the matched functions a program of the host has open.
 Look = Callable[[pci.Snapshot, Iterable[str]], host_use.Uses]
 
-#: The part of the time-out in which drivers must answer which functions they claim.
-_CLAIM_PART = 4
+#: The part of the time-out in which drivers must answer which functions they match.
+_MATCH_PART = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _DriverAnswer:
     """The finds of one driver, and sentences about what it left out or could not check."""
 
     devices: ownership.Devices
@@ -68,7 +68,7 @@ class _DriverAbilities:
     """A driver with its abilities that a pass uses. They are kept, as checking takes a while."""
 
     driver: base.Driver
-    claiming: base.Claiming | None
+    matching: base.Matching | None
     health: base.HealthReporting | None
     problems: base.ProblemReporting | None
     measuring: base.Measuring | None
@@ -79,7 +79,7 @@ class _DriverAbilities:
         """The abilities of a driver."""
         return cls(
             driver=driver,
-            claiming=driver if isinstance(driver, base.Claiming) else None,
+            matching=driver if isinstance(driver, base.Matching) else None,
             health=driver if isinstance(driver, base.HealthReporting) else None,
             problems=driver if isinstance(driver, base.ProblemReporting) else None,
             measuring=driver if measured and isinstance(driver, base.Measuring) else None,
@@ -90,29 +90,29 @@ class _DriverAbilities:
 class HostView:
     """The host as one pass sees it. The walk is made when a driver first asks for PCI functions.
 
-    ``claiming`` are the drivers that can claim functions.
+    ``matching`` are the drivers that say which functions they match.
     """
 
     def __init__(
         self,
         name: str,
-        claiming: Mapping[str, base.Claiming],
+        matching: Mapping[str, base.Matching],
         *,
-        claim_timeout: float,
+        match_timeout: float,
         look: Look | None = None,
     ) -> None:
         self.name = name
-        #: The drivers' claims; empty until a driver asks for the owners.
-        self.answers = ownership.Answers(claims={}, hanging={}, errors={})
-        self._claiming = claiming
-        self._claim_timeout = claim_timeout
+        #: How exactly drivers match; empty until a driver asks for the owners.
+        self.answers = ownership.Answers(exactness={}, hanging={}, errors={})
+        self._matching = matching
+        self._match_timeout = match_timeout
         self._walk_lock = threading.Lock()
         self._owners_lock = threading.Lock()
         self._look_lock = threading.Lock()
         self._look = look
         self._opened: host_use.Uses | None = None
         self._functions: pci.Snapshot | None = None
-        self._owners: claims.Owners | None = None
+        self._owners: function_owners.Owners | None = None
 
     @property
     def walked(self) -> pci.Snapshot | None:
@@ -148,13 +148,13 @@ class HostView:
             return self._opened
 
     @property
-    def owners(self) -> claims.Owners:
+    def owners(self) -> function_owners.Owners:
         """Which driver may report which function."""
         functions = self.pci
         with self._owners_lock:
             if self._owners is None:
-                self.answers = ownership.ask(self._claiming, functions, self._claim_timeout)
-                self._owners = claims.assign(self.answers.claims)
+                self.answers = ownership.ask(self._matching, functions, self._match_timeout)
+                self._owners = function_owners.assign(self.answers.exactness)
             return self._owners
 
     @property
@@ -203,7 +203,7 @@ class Discovery:
         #: May be changed between two passes.
         self.timeout = timeout
         self._hanging: dict[
-            str, BackgroundCall[_Answer] | BackgroundCall[claims.Claims]
+            str, BackgroundCall[_DriverAnswer] | BackgroundCall[function_owners.Exactness]
         ] = {}
         self._ownership = ownership.Ownership(drivers)
 
@@ -213,8 +213,8 @@ class Discovery:
         ready = {name: each for name, each in self._drivers.items() if name not in self._hanging}
         host = HostView(
             self._host,
-            {name: each.claiming for name, each in ready.items() if each.claiming is not None},
-            claim_timeout=self.timeout / _CLAIM_PART,
+            {name: each.matching for name, each in ready.items() if each.matching is not None},
+            match_timeout=self.timeout / _MATCH_PART,
             look=self._look,
         )
         calls = {
@@ -236,11 +236,11 @@ class Discovery:
                 if call.value.errors:
                     errors[name] = "; ".join(call.value.errors)[:_SENTENCE_MAX]
         self._show_no_readings_without(devices)
-        # Without an answer to the claims, what a driver found may be another driver's.
-        for name, claim_call in host.answers.hanging.items():
+        # Without an answer of each driver, what a driver found may be another driver's.
+        for name, match_call in host.answers.hanging.items():
             devices.pop(name, None)
             errors[name] = self._hangs()
-            self._hanging.setdefault(name, claim_call)
+            self._hanging.setdefault(name, match_call)
         for name, sentence in host.answers.errors.items():
             devices.pop(name, None)
             errors.setdefault(name, sentence)
@@ -278,14 +278,14 @@ def _shortened(faults: Mapping[str, str]) -> str:
     return "; ".join([*shown, f"and {more} more"] if more > 0 else shown)[:_SENTENCE_MAX]
 
 
-def _discover(abilities: _DriverAbilities, host: _DriversView) -> _Answer:
+def _discover(abilities: _DriverAbilities, host: _DriversView) -> _DriverAnswer:
     labels = {"driver": host.driver, "outcome": "failed"}
     with metrics.observed(metrics.DRIVER_SECONDS, **labels) as seen:
         devices = _checked(abilities.driver.discover(host))
         found = _with_health(devices, abilities.health, host)
         if abilities.problems is not None:
             problems = tuple(map(str, abilities.problems.problems()))
-            found = _Answer(found.devices, (*found.errors, *problems))
+            found = _DriverAnswer(found.devices, (*found.errors, *problems))
         seen["outcome"] = "found"
     if abilities.measuring is not None:
         metrics.devices_read(host.driver, _readings(found.devices, abilities.measuring, host))
@@ -326,10 +326,10 @@ def _checked(found: Iterable[base.Device]) -> ownership.Devices:
 
 def _with_health(
     devices: ownership.Devices, driver: base.HealthReporting | None, host: base.Host
-) -> _Answer:
+) -> _DriverAnswer:
     """The devices with what is wrong with them, if the driver can check that."""
     if driver is None:
-        return _Answer(devices)
+        return _DriverAnswer(devices)
     checked, errors = [], []
     for device in devices:
         try:
@@ -343,4 +343,4 @@ def _with_health(
             checked.append(replace(device, health_unknown=True))
         else:
             checked.append(device if sentence is None else replace(device, unhealthy=sentence))
-    return _Answer(tuple(checked), tuple(errors))
+    return _DriverAnswer(tuple(checked), tuple(errors))

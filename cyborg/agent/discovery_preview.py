@@ -41,7 +41,7 @@ class Preview:
     #: Sentences about changes that the agent would make on the host first.
     changes: Sequence[str]
     #: Accelerators that no driver offers.
-    not_offered: Sequence[not_offered.NotOffered]
+    not_offered: Sequence[not_offered.UnofferedFunction]
     #: What Nova would give out, too.
     nova: Sequence[nova_devices.Shared]
 

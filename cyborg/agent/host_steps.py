@@ -37,7 +37,7 @@ _PASSES_OF_A_LAYOUT = 2
 _Write = Callable[[base.ProgramTarget], base.Programmed]
 
 
-class Endpoint:
+class StepEndpoint:
     """Runs the steps that conductors ask for.
 
     A conductor that got no answer asks again: the step that still runs is joined, not repeated, and
@@ -73,7 +73,7 @@ class Endpoint:
         self._cleaning: dict[str, str] = {}
         self._cleaned_at: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._latest: dict[str, _Run] = {}
+        self._latest: dict[str, _StepRun] = {}
         self._newest = _NewestRequests()
 
     def host_step(
@@ -107,7 +107,7 @@ class Endpoint:
                 return driver.access_key(handle) if isinstance(driver, base.Keyed) else None
 
         run = self._join_or_start(
-            _Run(
+            _StepRun(
                 asked,
                 work,
                 key=asked.attach_handle_uuid,
@@ -164,7 +164,7 @@ class Endpoint:
             raise rpc.HostStepFailed(f"The handle is not cleaned: ARQ {arq} has it by now")
 
     def _unfinished(
-        self, run: _Run, step: rpc.HostStep, handle: base.HeldHandle
+        self, run: _StepRun, step: rpc.HostStep, handle: base.HeldHandle
     ) -> rpc.HostStepRunning:
         """That a step goes on, and since when: from when no other one of its card was cleaned."""
         since = run.made_at
@@ -235,7 +235,7 @@ class Endpoint:
             raise rpc.ProgramFailed(sentence, written=False)
         handles = [_handle_key(handle) for handle in target.attach_handles]
         run = self._join_or_start(
-            _Run(
+            _StepRun(
                 asked,
                 lambda: self._write_once(driver, asked, target, handles),
                 key=asked.deployable_uuid,
@@ -265,9 +265,9 @@ class Endpoint:
         # ends before it may write does not replace it.
         try:
             answer = self._fetch_and_write(driver, step, target, handles)
-        except writes.Refused:
+        except writes.NotWritten:
             raise
-        except bitstream_cache.Refused as exc:
+        except bitstream_cache.NoBitstream as exc:
             raise rpc.ProgramFailed(str(exc), written=False) from exc
         except rpc.ProgramFailed as exc:
             self._results.keep_failure(step, exc)
@@ -362,7 +362,7 @@ class Endpoint:
             raise rpc.HostStepFailed(f"Driver {step.driver} cannot {step.action} a handle")
         return whole
 
-    def _join_or_start(self, run: _Run, handles: Iterable[str]) -> _Run:
+    def _join_or_start(self, run: _StepRun, handles: Iterable[str]) -> _StepRun:
         """Start the run or return the one it joins. Older requests for its keys are refused now."""
         asked_ms = run.step.asked_ms
         with self._lock:
@@ -377,7 +377,7 @@ class Endpoint:
         run.start(after=latest, forget=self._forget)
         return run
 
-    def _forget(self, run: _Run) -> None:
+    def _forget(self, run: _StepRun) -> None:
         with self._lock:
             if self._latest.get(run.key) is run:
                 del self._latest[run.key]
@@ -430,7 +430,7 @@ class _NewestRequests:
             self._asked, self._forgotten_ms = dict(kept), old[-1][1]
 
 
-class _Run:
+class _StepRun:
     """One run of a step in a daemon thread; the driver may take as long as it needs.
 
     ``answer`` is what ``work`` returned. ``failed`` makes an error from the message of any other.
@@ -456,13 +456,13 @@ class _Run:
         self._work = work
         self._context = oslo_context.get_current()
 
-    def joins(self, other: _Run) -> bool:
+    def joins(self, other: _StepRun) -> bool:
         """True if the other run, which was asked for later, does the same as this one."""
         return not self.done.is_set() and self.step == dataclasses.replace(
             other.step, asked_ms=self.step.asked_ms, agent_started=self.step.agent_started
         )
 
-    def start(self, *, after: _Run | None, forget: Callable[[_Run], None]) -> None:
+    def start(self, *, after: _StepRun | None, forget: Callable[[_StepRun], None]) -> None:
         """Start as soon as the run ``after`` has ended; call ``forget`` at the end."""
         threading.Thread(
             target=self._run, args=(after, forget), name=f"host-step-{self._action}", daemon=True
@@ -480,7 +480,7 @@ class _Run:
         if self._failure is not None:
             raise self._failure
 
-    def _run(self, after: _Run | None, forget: Callable[[_Run], None]) -> None:
+    def _run(self, after: _StepRun | None, forget: Callable[[_StepRun], None]) -> None:
         if self._context is not None:
             self._context.update_store()
         if after is not None:

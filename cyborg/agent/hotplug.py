@@ -29,7 +29,7 @@ _SUBSYSTEMS = ("pci", "mdev", "nvme", "fpga", "fpga_region", "dfl", "uacce", "vf
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
 
-class Watcher:
+class EventWatcher:
     """Calls ``look`` within a second after an event of a device.
 
     It is called once for all events of :data:`DELAY` seconds. Events that never stop do not delay

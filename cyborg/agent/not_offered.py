@@ -15,7 +15,7 @@ from cyborg.drivers import base, pci
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotOffered:
+class UnofferedFunction:
     """A PCI function; what is not known of it is empty."""
 
     address: str
@@ -28,7 +28,7 @@ class NotOffered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Host:
+class _SeenHost:
     functions: pci.Snapshot
     findings: discovery.Findings
     enabled: Mapping[str, base.Driver]
@@ -40,14 +40,14 @@ def find(
     findings: discovery.Findings,
     enabled: Mapping[str, base.Driver],
     others: Mapping[str, base.Driver] | None = None,
-) -> list[NotOffered]:
+) -> list[UnofferedFunction]:
     """The accelerators that a pass of the ``enabled`` drivers did not offer.
 
     ``others`` are the drivers that are installed and not enabled; None asks none of them.
     """
-    host = _Host(functions, findings, enabled, others)
+    host = _SeenHost(functions, findings, enabled, others)
     found = [
-        NotOffered(
+        UnofferedFunction(
             address=address, ids="", class_code="", product="", driver="", reason=fault, remedy=""
         )
         for address, fault in functions.faults.items()
@@ -58,7 +58,7 @@ def find(
         except (OSError, ValueError, LookupError) as exc:
             why = base.Refusal(reason=f"it cannot be told why: {type(exc).__name__}: {exc}")
         found.append(
-            NotOffered(
+            UnofferedFunction(
                 address=function.address,
                 ids=f"{function.vendor}:{function.device}",
                 class_code=function.class_code,
@@ -71,7 +71,7 @@ def find(
     return sorted(found, key=lambda each: each.address)
 
 
-def lines(found: Sequence[NotOffered], most: int | None = None) -> list[str]:
+def lines(found: Sequence[UnofferedFunction], most: int | None = None) -> list[str]:
     """A line for the functions of one product that are not offered for one reason."""
     groups: dict[tuple[str, str, str, str], list[str]] = {}
     for each in found:
@@ -90,7 +90,7 @@ def _left_out(
     functions: pci.Snapshot, findings: discovery.Findings, enabled: Mapping[str, base.Driver]
 ) -> Iterator[pci.Function]:
     offered = _offered(functions, findings)
-    host = _Host(functions, findings, enabled, None)
+    host = _SeenHost(functions, findings, enabled, None)
     listed = _listed(functions, enabled)
     # The drivers that need those have an error.
     shown: Set[str] = frozenset()
@@ -138,7 +138,7 @@ def joined(*said: Mapping[str, str]) -> dict[str, str]:
     return {name: "; ".join(found) for name, found in sentences.items() if found}
 
 
-def _is_refused(part: pci.Function, host: _Host) -> bool:
+def _is_refused(part: pci.Function, host: _SeenHost) -> bool:
     """True if a part of a card is kept from guests for a reason of its own."""
     try:
         return _drivers_why(part, host) is not None
@@ -163,11 +163,11 @@ def _infos(device: base.Device) -> Iterator[Mapping[str, str]]:
         yield from (handle.attach_info for handle in deployable.attach_handles)
 
 
-def _drivers_why(function: pci.Function, host: _Host) -> base.Refusal | None:
+def _drivers_why(function: pci.Function, host: _SeenHost) -> base.Refusal | None:
     """Why an enabled driver does not offer a function, as that says itself or by its error."""
     # Another driver may say that its own list lacks what this one has.
     exact = {
-        name: _claims(name, host.enabled, host).get(function.address, 0) for name in host.enabled
+        name: _exactness(name, host.enabled, host).get(function.address, 0) for name in host.enabled
     }
     for name, driver in sorted(host.enabled.items(), key=lambda each: -exact[each[0]]):
         if isinstance(driver, base.Explaining):
@@ -177,13 +177,13 @@ def _drivers_why(function: pci.Function, host: _Host) -> base.Refusal | None:
     for name, sentence in host.findings.errors.items():
         # An error that names no part may be of any other card.
         if function.address in sentence or (
-            function.pf is None and function.address in _claims(name, host.enabled, host)
+            function.pf is None and function.address in _exactness(name, host.enabled, host)
         ):
             return base.Refusal(reason=f"{name}: {sentence}")
     return None
 
 
-def _why(function: pci.Function, host: _Host) -> base.Refusal:
+def _why(function: pci.Function, host: _SeenHost) -> base.Refusal:
     why = _drivers_why(function, host)
     if why is not None:
         return why
@@ -194,9 +194,13 @@ def _why(function: pci.Function, host: _Host) -> base.Refusal:
         return base.Refusal(
             reason="no enabled driver claims it", remedy="cyborg-agent discover on the host"
         )
-    claims = {name: _claims(name, host.others, host).get(function.address) for name in host.others}
+    by_driver = {
+        name: _exactness(name, host.others, host).get(function.address) for name in host.others
+    }
     # The most exact first: that is the vendor's own.
-    would = sorted((each for each in claims if claims[each]), key=lambda each: -(claims[each] or 0))
+    would = sorted(
+        (each for each in by_driver if by_driver[each]), key=lambda each: -(by_driver[each] or 0)
+    )
     if would:
         names = " or ".join(would)
         return base.Refusal(
@@ -215,11 +219,11 @@ def _kept(function: pci.Function, functions: pci.Snapshot) -> str | None:
         return f"it cannot be told whether the host uses it: {exc}"
 
 
-def _claims(name: str, drivers: Mapping[str, base.Driver], host: _Host) -> Mapping[str, int]:
+def _exactness(name: str, drivers: Mapping[str, base.Driver], host: _SeenHost) -> Mapping[str, int]:
     driver = drivers.get(name)
-    if driver is None or not isinstance(driver, base.Claiming):
+    if driver is None or not isinstance(driver, base.Matching):
         return {}
     try:
-        return driver.claims(host.functions)
+        return driver.exactness(host.functions)
     except Exception:  # noqa: BLE001 - each driver is code of its own, and its error is shown
         return {}

@@ -38,14 +38,14 @@ class Shared:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedSpec:
     """An object of Nova's list, as text and as what it matches."""
 
     text: str
     spec: device_spec.Spec
 
 
-def read(files: Sequence[str]) -> tuple[Listed, ...]:
+def read(files: Sequence[str]) -> tuple[ListedSpec, ...]:
     """The lists of the option in Nova's configuration files.
 
     :raises errors.Misconfigured: a file cannot be read, or a value is wrong
@@ -60,7 +60,7 @@ def read(files: Sequence[str]) -> tuple[Listed, ...]:
 
 
 def find(
-    functions: pci.Snapshot, findings: discovery.Findings, nova: Sequence[Listed]
+    functions: pci.Snapshot, findings: discovery.Findings, nova: Sequence[ListedSpec]
 ) -> list[Shared]:
     """The devices that the drivers found and Nova lists."""
     found = []
@@ -81,11 +81,11 @@ def find(
     return sorted(found, key=lambda each: each.address)
 
 
-def _listed(item: object) -> Listed:
+def _listed(item: object) -> ListedSpec:
     if not isinstance(item, dict):
         raise ValueError("must be a JSON object")  # noqa: TRY004 - one error for every fault
     match = {key: item[key] for key in item.keys() & _MATCH}
-    return Listed(json.dumps(item), device_spec.spec(match, _OPTION))
+    return ListedSpec(json.dumps(item), device_spec.spec(match, _OPTION))
 
 
 def _reported(

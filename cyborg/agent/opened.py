@@ -63,12 +63,12 @@ class Opened:
         self._absent: Mapping[str, str] = {}
         self._warned = self._told = False
 
-    def look(self, functions: pci.Snapshot, claimed: Iterable[str]) -> host_use.Uses:
-        """The functions among ``claimed``, with who has them open."""
+    def look(self, functions: pci.Snapshot, matched: Iterable[str]) -> host_use.Uses:
+        """The functions among ``matched``, with who has them open."""
         if not self._told and not any(each.iommu_group for each in functions.values()):
             self._told = True
             LOG.warning(_NO_IOMMU)
-        present = [each for each in claimed if each in functions]
+        present = [each for each in matched if each in functions]
         lent = {each for each in present if _may_be_lent(functions[each])}
         nodes = {each: _nodes(functions[each], functions) for each in present}
         nodes = {each: its for each, its in nodes.items() if its}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which driver may report which device: PCI functions before a pass, all else after it.
 
-Before a pass each PCI function goes to the driver that claims it most exactly. After a pass nothing
-that may exist once on a host is accepted from two drivers: control paths, names of deployables, and
-PCI functions with their virtual functions.
+Before a pass each PCI function goes to the driver that matches it most exactly. After a pass
+nothing that may exist once on a host is accepted from two drivers: control paths, names of
+deployables, and PCI functions with their virtual functions.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from cyborg.agent import background_calls
 from cyborg.agent.background_calls import BackgroundCall
-from cyborg.drivers import base, claims, pci
-from cyborg.drivers.claims import Claims
+from cyborg.drivers import base, function_owners, pci
+from cyborg.drivers.function_owners import Exactness
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 Devices = tuple[base.Device, ...]
 
 
-class Key(NamedTuple):
+class UniqueName(NamedTuple):
     """A thing that may exist only once on a host: as people read it, and what else marks it."""
 
     shown: str
@@ -35,27 +35,28 @@ class Key(NamedTuple):
 
 
 #: Devices, each with its keys.
-_Keyed = Sequence[tuple[base.Device, Set[Key]]]
+_Keyed = Sequence[tuple[base.Device, Set[UniqueName]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
     """The claims of drivers, the calls that have not ended in time, and why others failed."""
 
-    claims: Mapping[str, Claims]
-    hanging: Mapping[str, BackgroundCall[Claims]]
+    exactness: Mapping[str, Exactness]
+    hanging: Mapping[str, BackgroundCall[Exactness]]
     errors: Mapping[str, str]
 
 
 def ask(
-    drivers: Mapping[str, base.Claiming], functions: pci.Snapshot, timeout: float
+    drivers: Mapping[str, base.Matching], functions: pci.Snapshot, timeout: float
 ) -> Answers:
-    """Ask each driver for its claims, and wait at most ``timeout`` seconds for them."""
+    """Ask each driver what it matches, and wait at most ``timeout`` seconds for them."""
     calls = {
-        name: functools.partial(claims.of, driver, functions) for name, driver in drivers.items()
+        name: functools.partial(function_owners.of, driver, functions)
+        for name, driver in drivers.items()
     }
-    found: dict[str, Claims] = {}
-    hanging: dict[str, BackgroundCall[Claims]] = {}
+    found: dict[str, Exactness] = {}
+    hanging: dict[str, BackgroundCall[Exactness]] = {}
     errors: dict[str, str] = {}
     for name, call in background_calls.call_all("claims", calls, timeout).items():
         if not call.done(0):
@@ -65,7 +66,7 @@ def ask(
             errors[name] = call.error or ""
         else:
             found[name] = call.value
-    return Answers(claims=found, hanging=hanging, errors=errors)
+    return Answers(exactness=found, hanging=hanging, errors=errors)
 
 
 class Ownership:
@@ -113,7 +114,7 @@ class Ownership:
         was reported before stays as it was if only its new parts belong to another driver.
         """
         before = {name: tuple(with_keys(each, functions)) for name, each in self._known.items()}
-        owners: dict[Key, str] = {}
+        owners: dict[UniqueName, str] = {}
         for name, reported in before.items():
             known = _all_keys(reported)
             # An answer with anything twice may be rejected, and then everything is kept.
@@ -136,7 +137,7 @@ class Ownership:
 
 def with_keys(
     devices: Iterable[base.Device], functions: Mapping[str, pci.Function]
-) -> Iterator[tuple[base.Device, set[Key]]]:
+) -> Iterator[tuple[base.Device, set[UniqueName]]]:
     """Each device with its keys.
 
     They are its control path, the names of its deployables, and its PCI functions. A physical
@@ -144,9 +145,9 @@ def with_keys(
     """
     for device in devices:
         path = device.control_path
-        keys = {Key(path.place, str(path))}
+        keys = {UniqueName(path.place, str(path))}
         for deployable in device.deployables:
-            keys.add(Key(f"deployable {deployable.name}"))
+            keys.add(UniqueName(f"deployable {deployable.name}"))
             for handle in deployable.attach_handles:
                 keys.update(_functions_of(handle, functions))
         yield device, keys
@@ -168,13 +169,13 @@ def given_twice(device: base.Device) -> str | None:
 
 def _functions_of(
     handle: base.AttachHandle, functions: Mapping[str, pci.Function]
-) -> Iterator[Key]:
+) -> Iterator[UniqueName]:
     address = _address(handle) if handle.attach_type != "TEST_PCI" else None
     if address is None:
         return
-    yield Key(f"PCI function {address}")
+    yield UniqueName(f"PCI function {address}")
     if handle.attach_type == "PCI" and address in functions:
-        yield from (Key(f"PCI function {vf}") for vf in functions[address].vfs)
+        yield from (UniqueName(f"PCI function {vf}") for vf in functions[address].vfs)
 
 
 def _address(handle: base.AttachHandle) -> str | None:
@@ -186,8 +187,8 @@ def _address(handle: base.AttachHandle) -> str | None:
 
 
 def _own_devices(
-    name: str, found: _Keyed, before: _Keyed, owners: Mapping[Key, str]
-) -> tuple[_Keyed, Key | None]:
+    name: str, found: _Keyed, before: _Keyed, owners: Mapping[UniqueName, str]
+) -> tuple[_Keyed, UniqueName | None]:
     """The devices that a driver may report, and the first key that belongs to another."""
     own, first = [], None
     known = {str(device.control_path): (device, keys) for device, keys in before}
@@ -203,15 +204,17 @@ def _own_devices(
     return own, first
 
 
-def _foreign_key(name: str, keys: Set[Key], owners: Mapping[Key, str]) -> Key | None:
+def _foreign_key(
+    name: str, keys: Set[UniqueName], owners: Mapping[UniqueName, str]
+) -> UniqueName | None:
     return next((key for key in sorted(keys) if owners.get(key, name) != name), None)
 
 
-def _all_keys(devices: _Keyed) -> set[Key]:
-    return set[Key]().union(*(keys for _device, keys in devices))
+def _all_keys(devices: _Keyed) -> set[UniqueName]:
+    return set[UniqueName]().union(*(keys for _device, keys in devices))
 
 
-def _repeated(devices: Iterable[tuple[base.Device, Set[Key]]]) -> Key | None:
+def _repeated(devices: Iterable[tuple[base.Device, Set[UniqueName]]]) -> UniqueName | None:
     """A key that more than one device has, or None."""
     counted = Counter(itertools.chain.from_iterable(keys for _device, keys in devices))
     return min((key for key, times in counted.items() if times > 1), default=None)

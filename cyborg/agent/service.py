@@ -51,14 +51,14 @@ class Agent:
             look=self._opened.look,
             measured=conf.metrics.port is not None,
         )
-        steps = host_steps.Endpoint(conf, loaded.drivers, self._started, self._passes)
+        steps = host_steps.StepEndpoint(conf, loaded.drivers, self._started, self._passes)
         self._writes = steps.writes
         self._specifications = steps.specifications
         self._reconcile = steps.reconcile
         self._sriov = sriov.Configurator(conf, steps.layout_changes)
         self._server = rpc.agent_server(conf, conf.host, steps)
         self._loop = process.Loop("discovery", self._step)
-        self._watcher = hotplug.Watcher(self._look_now) if conf.agent.hotplug else None
+        self._watcher = hotplug.EventWatcher(self._look_now) if conf.agent.hotplug else None
         self._last_pass = -math.inf
         self._pass_wanted = threading.Event()
         conf.register_mutate_hook(self._reload)

@@ -47,7 +47,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class SriovStep:
     """One change of a function: the number of its virtual functions, or else its driver."""
 
     address: str
@@ -73,10 +73,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SriovPlan:
     """The changes to make; by address, why a function is left alone, and what cannot be done."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[SriovStep, ...]
     kept: Mapping[str, str]
     problems: Mapping[str, str]
 
@@ -89,9 +89,9 @@ def parse(texts: Iterable[str]) -> tuple[Rule, ...]:
     return device_spec.parse_objects(texts, _OPTION, _rule)
 
 
-def plan(rules: Iterable[Rule], functions: pci.Snapshot) -> Plan:
+def plan(rules: Iterable[Rule], functions: pci.Snapshot) -> SriovPlan:
     """The changes that the rules need. The first rule that matches a function counts."""
-    steps: list[Step] = []
+    steps: list[SriovStep] = []
     kept: dict[str, str] = {}
     problems: dict[str, str] = {}
     for function, rule in _ruled(rules, functions):
@@ -109,10 +109,10 @@ def plan(rules: Iterable[Rule], functions: pci.Snapshot) -> Plan:
         elif count > total:
             problems[function.address] = f"it can have {total} virtual functions, not {count}"
         elif len(function.vfs) != count:
-            steps.append(Step(address=function.address, count=count, driver=rule.driver))
+            steps.append(SriovStep(address=function.address, count=count, driver=rule.driver))
         else:
             steps += _unbound(function, rule, functions)
-    return Plan(steps=tuple(steps), kept=kept, problems=problems)
+    return SriovPlan(steps=tuple(steps), kept=kept, problems=problems)
 
 
 def _ruled(
@@ -177,11 +177,11 @@ def _problem(item: Any) -> str | None:
     return None
 
 
-def _unbound(function: pci.Function, rule: Rule, functions: pci.Snapshot) -> Iterator[Step]:
+def _unbound(function: pci.Function, rule: Rule, functions: pci.Snapshot) -> Iterator[SriovStep]:
     if rule.driver is not None:
         for address in function.vfs:
             if address in functions and functions[address].driver is None:
-                yield Step(address=address, driver=rule.driver)
+                yield SriovStep(address=address, driver=rule.driver)
 
 
 class Configurator:
@@ -261,7 +261,7 @@ class Configurator:
         self._logged = frozenset(todo.kept)
         return {**failed, **todo.problems}
 
-    def _try(self, step: Step) -> str | None:
+    def _try(self, step: SriovStep) -> str | None:
         """Make a change; return what is wrong, or None."""
         try:
             step.run()

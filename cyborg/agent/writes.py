@@ -18,10 +18,10 @@ from oslo_config import cfg
 
 from cyborg import rpc
 from cyborg.agent import pass_counter
-from cyborg.drivers import base, permits
+from cyborg.drivers import base, permit_clock
 
 
-class Refused(rpc.ProgramFailed):
+class NotWritten(rpc.ProgramFailed):
     """A conductor does not permit the write."""
 
 
@@ -42,7 +42,7 @@ class Writes:
     ) -> Iterator[base.ProgramTarget]:
         """The target with the time until which a block may begin to write it.
 
-        :raises Refused: a conductor does not permit it
+        :raises NotWritten: a conductor does not permit it
         :raises HostStepRunning: no conductor is known to permit it
         """
         path, is_written = str(target.control_path), False
@@ -88,10 +88,10 @@ class Writes:
             operation_uuid=step.operation_uuid,
             write=step.write,
         )
-        asked = permits.clock()
+        asked = permit_clock.clock()
         try:
             return asked + rpc.permit_write(self._conf, request)
         except rpc.WriteRefused as exc:
-            raise Refused(f"Nothing is written: {exc}", written=False) from exc
+            raise NotWritten(f"Nothing is written: {exc}", written=False) from exc
         except rpc.NoPermit as exc:
             raise rpc.HostStepRunning(f"Nothing is written without a permit: {exc}") from exc

@@ -172,7 +172,7 @@ class _Search:
     def _has_room(self) -> bool:
         taken: collections.Counter[tuple[str, str]] = collections.Counter()
         groups: dict[int, RequestGroup] = {}
-        choices: list[candidates.Choice] = []
+        choices: list[candidates.Chosen] = []
         for choice, group in self._pairs():
             groups[len(choices)] = group
             choices.append(dataclasses.replace(choice, group=len(choices)))
@@ -183,17 +183,17 @@ class _Search:
                     return False
         return not candidates.disagree(groups, choices)
 
-    def _pairs(self) -> Iterator[tuple[candidates.Choice, RequestGroup]]:
+    def _pairs(self) -> Iterator[tuple[candidates.Chosen, RequestGroup]]:
         for offer, candidate in zip(self.offers, self.chosen, strict=False):
             for choice in candidate.choices:
                 yield choice, offer.groups[choice.group]
 
 
 def _plan(parts: plans.Alternative, chosen: Sequence[Candidate]) -> plans.Plan:
-    first, places = 0, []
+    first, mappings = 0, []
     for number, (part, candidate) in enumerate(zip(parts, chosen, strict=True)):
-        places += [
-            plans.Place(
+        mappings += [
+            plans.GroupMapping(
                 group_id=first + choice.group,
                 part=number,
                 group=part.groups[choice.group],
@@ -205,4 +205,4 @@ def _plan(parts: plans.Alternative, chosen: Sequence[Candidate]) -> plans.Plan:
             for choice in candidate.choices
         ]
         first += len(part.groups)
-    return places
+    return mappings

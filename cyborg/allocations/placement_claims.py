@@ -55,7 +55,7 @@ def owner_of(row: models.Allocation) -> client.Owner:
 
 def take(
     api: client.Client,
-    claim: work.Claim,
+    item: work.Item,
     owner: client.Owner,
     amounts: Mapping[str, Mapping[str, int]],
 ) -> bool:
@@ -70,33 +70,33 @@ def take(
     """
     generation = None
     for _ in range(_ATTEMPTS):
-        claim.checkpoint()
+        item.checkpoint()
         try:
-            api.hold(claim.key, owner, amounts, generation)
+            api.hold(item.key, owner, amounts, generation)
         except client.GenerationConflict:
-            generation = _generation(api, claim, generation)
+            generation = _generation(api, item, generation)
             # What is there may be what our successor has claimed.
-            if not _is_wanted(claim):
+            if not _is_wanted(item):
                 return False
-        except client.NotPermitted:
+        except client.NotAuthorized:
             raise
-        except client.Refused as exc:
+        except client.RequestRefused as exc:
             raise NoRoom(str(exc)) from exc
         else:
             return True
-    raise work.TryLater(f"Others keep changing what consumer {claim.key} claims")
+    raise work.TryLater(f"Others keep changing what consumer {item.key} claims")
 
 
-def _generation(api: client.Client, claim: work.Claim, tried: int | None) -> int | None:
+def _generation(api: client.Client, item: work.Item, tried: int | None) -> int | None:
     """The generation of what we hold, if it is not the one that was tried.
 
     If that is nothing, it is None, or 0 if Placement has kept the consumer of a refused claim.
     """
-    claim.checkpoint()
-    held = api.find_held(claim.key)
+    item.checkpoint()
+    held = api.find_allocations(item.key)
     if held is not None and not held.owner.is_ours:
         raise NotOurs(
-            f"Placement has an allocation of consumer {claim.key} that Cyborg has not made; give "
+            f"Placement has an allocation of consumer {item.key} that Cyborg has not made; give "
             "another uuid, or delete that allocation.",
             "consumer",
         )
@@ -106,53 +106,53 @@ def _generation(api: client.Client, claim: work.Claim, tried: int | None) -> int
 
 
 @db.retry
-def _is_wanted(claim: work.Claim) -> bool:
+def _is_wanted(item: work.Item) -> bool:
     """The allocation is still to be claimed, and by us."""
     row = models.Allocation
-    query = sa.select(row.id).where(row.uuid == claim.key, row.state == states.CLAIMING)
+    query = sa.select(row.id).where(row.uuid == item.key, row.state == states.CLAIMING)
     with db.writer() as session:
-        work.hold(session, claim)
+        work.hold(session, item)
         return session.scalar(query) is not None
 
 
-def give_back(api: client.Client, claim: work.Claim) -> None:
+def give_back(api: client.Client, item: work.Item) -> None:
     """Hold nothing for the consumer any more; what others have claimed for it stays.
 
     :raises LeaseLost: another conductor may claim for it by now
     :raises TryLater: others change the same consumer all the time
     """
     for _ in range(_ATTEMPTS):
-        claim.checkpoint()
-        held = api.find_held(claim.key)
+        item.checkpoint()
+        held = api.find_allocations(item.key)
         if held is None or not held.owner.is_ours:
             return
-        claim.checkpoint()
+        item.checkpoint()
         try:
-            api.hold(claim.key, held.owner, {}, held.generation)
+            api.hold(item.key, held.owner, {}, held.generation)
         except client.GenerationConflict:
             continue
         return
-    raise work.TryLater(f"Others keep changing what consumer {claim.key} has")
+    raise work.TryLater(f"Others keep changing what consumer {item.key} has")
 
 
 @db.retry
-def expect_late(claim: work.Claim) -> None:
+def expect_late(item: work.Item) -> None:
     """Have the consumer looked at later: a former attempt may have sent what is still to come."""
     with db.writer() as session:
-        work.want(session, work.LATE_CLAIM, [claim.key], after=LOOK_AFTER)
+        work.want(session, work.LATE_CLAIM, [item.key], after=LOOK_AFTER)
 
 
-def look_for_late(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+def look_for_late(conf: cfg.ConfigOpts, item: work.Item) -> None:
     """Have given back what we hold for a consumer that has no allocation.
 
     :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
     """
     row = models.Allocation
     # One that a conductor brings to its end, and Placement with it.
-    lives = sa.select(row.id).where(row.uuid == claim.key, row.state != states.FAILED)
+    lives = sa.select(row.id).where(row.uuid == item.key, row.state != states.FAILED)
     if not clients.configured(conf, "placement") or db.read_one(lives) is not None:
         return
-    held = client.Client(conf).find_held(claim.key)
+    held = client.Client(conf).find_allocations(item.key)
     if held is not None and held.owner.is_ours:
-        LOG.warning("Consumer %s has a late claim and no allocation; it is given back", claim.key)
-        work.want_once(work.ALLOCATE, claim.key)
+        LOG.warning("Consumer %s has a late claim and no allocation; it is given back", item.key)
+        work.want_once(work.ALLOCATE, item.key)

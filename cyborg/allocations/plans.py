@@ -76,7 +76,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place(_Asked):
+class GroupMapping(_Asked):
     """The provider that serves one group of an allocation."""
 
     #: The index of the group among all of the alternative, and of the part that it belongs to.
@@ -91,26 +91,26 @@ class Place(_Asked):
 
 
 #: What serves each group of an allocation.
-Plan = Sequence[Place]
+Plan = Sequence[GroupMapping]
 
 
 def store(plan: Plan) -> list[dict[str, Any]]:
     """The plan as it is stored."""
-    return [dataclasses.asdict(place) for place in plan]
+    return [dataclasses.asdict(mapping) for mapping in plan]
 
 
 def load(stored: Iterable[Mapping[str, Any]]) -> Plan:
     """The plan that was stored."""
-    return [Place(**fields) for fields in stored]
+    return [GroupMapping(**fields) for fields in stored]
 
 
 def parts(plan: Plan) -> list[Part]:
     """The parts that the plan serves, to choose anew."""
-    groups: dict[int, list[Place]] = {}
-    for place in plan:
-        groups.setdefault(place.part, []).append(place)
+    groups: dict[int, list[GroupMapping]] = {}
+    for mapping in plan:
+        groups.setdefault(mapping.part, []).append(mapping)
     return [
-        Part(groups=[place.group for place in of_part], **of_part[0].origin())
+        Part(groups=[mapping.group for mapping in of_part], **of_part[0].origin())
         for of_part in groups.values()
     ]
 
@@ -118,9 +118,9 @@ def parts(plan: Plan) -> list[Part]:
 def amounts(plan: Plan) -> dict[str, dict[str, int]]:
     """The amount of each resource class that the plan takes, by provider."""
     found: dict[str, dict[str, int]] = {}
-    for place in plan:
-        of_provider = found.setdefault(place.rp_uuid, {})
-        for name, amount in RequestGroup.parse(place.group).resources.items():
+    for mapping in plan:
+        of_provider = found.setdefault(mapping.rp_uuid, {})
+        for name, amount in RequestGroup.parse(mapping.group).resources.items():
             of_provider[name] = of_provider.get(name, 0) + amount
     return found
 
@@ -128,7 +128,7 @@ def amounts(plan: Plan) -> dict[str, dict[str, int]]:
 def arqs(plan: Plan) -> list[service.NewArq]:
     """The ARQs that the plan takes."""
     return [
-        service.NewArq(place.profile_name, place.profile_uuid, place.group_id, group, name)
-        for place in plan
-        for _, group, name in profiles.count_requests([place.group])
+        service.NewArq(mapping.profile_name, mapping.profile_uuid, mapping.group_id, group, name)
+        for mapping in plan
+        for _, group, name in profiles.count_requests([mapping.group])
     ]

@@ -37,28 +37,28 @@ _AGAIN = "Placement had lost what the consumer holds; it is claimed again."
 _KEPT = "Placement has lost what the consumer holds; the consumer keeps it, and it is reserved."
 
 
-def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+def check_host(conf: cfg.ConfigOpts, item: work.Item) -> None:
     """Have claimed again what consumers hold of a host and Placement does not say.
 
     :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
     """
     api = client.Client(conf)
-    for row, is_noted in _read_host(claim, conf.conductor.allocation_audit_interval * 1000):
-        claim.checkpoint()
-        if is_noted or not _is_right(row, api.find_held(row.uuid)):
+    for row, is_noted in _read_host(item, conf.conductor.allocation_audit_interval * 1000):
+        item.checkpoint()
+        if is_noted or not _is_right(row, api.find_allocations(row.uuid)):
             work.want_once(work.ALLOCATE, row.uuid)
 
 
 @db.retry
-def _read_host(claim: work.Claim, interval_ms: int) -> list[tuple[models.Allocation, bool]]:
+def _read_host(item: work.Item, interval_ms: int) -> list[tuple[models.Allocation, bool]]:
     """The consumers with handles of the host whose turn it is, and whether they lack a claim."""
     if not interval_ms:
         return []
     lacks = (_ARQ.allocation_uuid == _ROW.uuid, _ARQ.allocation_missed_ms.is_not(None))
     there = lost_allocations.on_hosts(sa.select(_ARQ.allocation_uuid).select_from(models.Host))
     with db.reader() as session:
-        turn = lost_allocations.has_turn(session, claim.claimed_ms, interval_ms)
-        there = there.where(models.Host.name == claim.key, turn)
+        turn = lost_allocations.has_turn(session, item.taken_ms, interval_ms)
+        there = there.where(models.Host.name == item.key, turn)
         query = sa.select(_ROW, sa.exists().where(*lacks))
         found = session.execute(query.where(_ROW.uuid.in_(there), _ROW.state.in_(states.HOLDING)))
         return [(row, is_noted) for row, is_noted in found]
@@ -68,55 +68,55 @@ def _wanted(row: models.Allocation) -> dict[str, dict[str, int]]:
     return plans.amounts(plans.load(row.plan))
 
 
-def _is_right(row: models.Allocation, held: client.Held | None) -> bool:
+def _is_right(row: models.Allocation, held: client.Holdings | None) -> bool:
     """Placement says of the consumer what is so."""
     owner = placement_claims.owner_of(row)
     return held is not None and (held.owner, held.amounts) == (owner, _wanted(row))
 
 
-def defend(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> None:
+def defend(conf: cfg.ConfigOpts, item: work.Item, row: models.Allocation) -> None:
     """Claim again what Placement does not say that the consumer of an allocation holds.
 
     :raises TryLater: others change the same consumer or provider
     :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
     """
     api = client.Client(conf)
-    held = api.find_held(row.uuid)
+    held = api.find_allocations(row.uuid)
     has: _Amounts = held.amounts if held else {}
     if _is_right(row, held):
-        _note(claim, row, has)
+        _note(item, row, has)
         return
     had = f"Placement had {has or 'nothing'} of {held.owner if held else 'nobody'} for it"
     try:
-        _claim(api, claim, row, held)
+        _claim(api, item, row, held)
     except client.GenerationConflict as exc:
         raise work.TryLater(f"Others change what consumer {row.uuid} has: {exc}") from exc
-    except client.Refused as exc:
+    except client.RequestRefused as exc:
         why = f"{had}, and says now: {exc}"
-        if _note(claim, row, has, Reason("kept", _KEPT, why)):
+        if _note(item, row, has, Reason("kept", _KEPT, why)):
             LOG.warning("Consumer %s keeps what it holds, which is reserved. %s", row.uuid, why)
     else:
         LOG.warning("What consumer %s holds is claimed again. %s", row.uuid, had)
-        _note(claim, row, _wanted(row), Reason(_CLAIMED_AGAIN, _AGAIN, had))
+        _note(item, row, _wanted(row), Reason(_CLAIMED_AGAIN, _AGAIN, had))
 
 
 def _claim(
-    api: client.Client, claim: work.Claim, row: models.Allocation, held: client.Held | None
+    api: client.Client, item: work.Item, row: models.Allocation, held: client.Holdings | None
 ) -> None:
     """Have the consumer hold just what it should, also what was reserved for it.
 
-    :raises Refused: there is no room for it
+    :raises RequestRefused: there is no room for it
     """
     wanted, owner = _wanted(row), placement_claims.owner_of(row)
     # Placement may have kept the consumer of a refused claim, whose generation it does not say.
-    generation = held.generation if held else (None if claim.attempts % 2 else 0)
+    generation = held.generation if held else (None if item.attempts % 2 else 0)
     try:
         api.hold(row.uuid, owner, wanted, generation)
-    except client.Refused as exc:
+    except client.RequestRefused as exc:
         is_full = not isinstance(exc, client.GenerationConflict)
         if not (is_full and all(_make_room(api, row.uuid, *each) for each in wanted.items())):
             raise
-        claim.checkpoint()
+        item.checkpoint()
         api.hold(row.uuid, owner, wanted, generation)
 
 
@@ -143,7 +143,7 @@ def _make_room(
 
 @db.retry
 def _note(
-    claim: work.Claim, row: models.Allocation, has: _Amounts, why: Reason | None = None
+    item: work.Item, row: models.Allocation, has: _Amounts, why: Reason | None = None
 ) -> bool:
     """Have reserved what the consumer holds beyond what it has in Placement; whether that is new.
 
@@ -153,7 +153,7 @@ def _note(
     mine, missed = _ARQ.allocation_uuid == row.uuid, _ARQ.allocation_missed_ms
     query = sa.select(_ARQ.id, _ARQ.device_rp_uuid).where(mine).order_by(_ARQ.id)
     with db.writer() as session:
-        work.hold(session, claim)
+        work.hold(session, item)
         lacking = []
         for arq, provider in session.execute(query):
             left[provider or ""] -= 1

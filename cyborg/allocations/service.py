@@ -73,7 +73,7 @@ _BATCH = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class FullAllocation:
     """An allocation with its ARQs."""
 
     row: models.Allocation
@@ -305,7 +305,7 @@ def await_end(ctx: RequestContext, uuid: str, seconds: float) -> None:
             pause = min(_LONGER * pause, _LONGEST_PAUSE)
 
 
-def get(ctx: RequestContext, uuid: str) -> Allocation:
+def get(ctx: RequestContext, uuid: str) -> FullAllocation:
     """The caller's allocation of that consumer.
 
     :raises NotFound: there is none, or it is another project's
@@ -317,7 +317,7 @@ def get(ctx: RequestContext, uuid: str) -> Allocation:
 
 def list_allocations(
     ctx: RequestContext, page: paging.Page = paging.ALL, **wanted: str
-) -> list[Allocation]:
+) -> list[FullAllocation]:
     """The caller's allocations that have the values ``wanted``. Two SELECTs.
 
     :raises Invalid: allocations cannot be sorted by that key, or the marker is none
@@ -327,7 +327,7 @@ def list_allocations(
         return _with_arqs(session, rows)
 
 
-def _with_arqs(session: orm.Session, rows: Sequence[models.Allocation]) -> list[Allocation]:
+def _with_arqs(session: orm.Session, rows: Sequence[models.Allocation]) -> list[FullAllocation]:
     query = (
         sa.select(_ARQ, _CDI_KIND)
         .where(_ARQ.allocation_uuid.in_([row.uuid for row in rows]))
@@ -340,7 +340,7 @@ def _with_arqs(session: orm.Session, rows: Sequence[models.Allocation]) -> list[
         found.setdefault(each.allocation_uuid, []).append(each)
         if kind is not None:
             kinds[each.uuid] = kind
-    return [Allocation(row=row, arqs=found.get(row.uuid, []), cdi_kinds=kinds) for row in rows]
+    return [FullAllocation(row=row, arqs=found.get(row.uuid, []), cdi_kinds=kinds) for row in rows]
 
 
 def renew(ctx: RequestContext, uuid: str, seconds: int | None) -> None:

@@ -15,7 +15,7 @@ from oslo_config import cfg
 from paste import deploy
 
 from cyborg import notifications, rpc, work
-from cyborg.api import guard, middleware, request
+from cyborg.api import middleware, request, request_body
 from cyborg.api.controllers import root
 from cyborg.common import errors, faster
 from cyborg.policy.enforcer import Enforcer
@@ -92,7 +92,7 @@ def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
         force_canonical=False,
         use_context_locals=False,
     )
-    return guard.Guard(app, conf)
+    return request_body.RequestReader(app, conf)
 
 
 def tell_conductors() -> None:

@@ -52,7 +52,7 @@ class Busy(utilities.Error):
     reason = "Service Unavailable"
 
 
-class Request(parser.HTTPRequestParser):
+class RequestParser(parser.HTTPRequestParser):
     """A request, refused where its end could be understood in two ways."""
 
     # None of a request without a body, which waitress's class does not say.
@@ -151,11 +151,11 @@ class Answer(task.WSGITask):
 class Connection(channel.HTTPChannel):
     """A connection, with a time for each request to arrive and for each answer to be taken."""
 
-    parser_class = Request
+    parser_class = RequestParser
     task_class = Answer
     server: Any
-    request: Request | None
-    requests: list[Request]
+    request: RequestParser | None
+    requests: list[RequestParser]
     total_outbufs_len: int
 
     def __init__(self, server: Any, sock: socket.socket, addr: Any, *rest: Any, **more: Any):

@@ -56,7 +56,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class HttpMethod:
     """One HTTP method on one path, and all that is declared of it."""
 
     summary: str
@@ -80,7 +80,7 @@ class Operation:
 class Declared(Protocol):
     """A handler with its declaration."""
 
-    operation: Operation
+    operation: HttpMethod
     __qualname__: str
 
     def __call__(
@@ -109,14 +109,14 @@ _PAUSE = 0.25
 
 
 def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]], Declared]:
-    """Declare the method below to be an operation, with the fields of :class:`Operation`.
+    """Declare the method below to be an operation, with the fields of :class:`HttpMethod`.
 
     The method is called with the request and, if they are declared, the member, the query
     arguments and the body. What it returns is the body of the answer.
     """
 
     def decorate(handler: Callable[..., Any]) -> Declared:
-        known = Operation(
+        known = HttpMethod(
             rule=rule,
             summary=(inspect.getdoc(handler) or "").partition("\n")[0],
             query=declared.pop("query", {}),
@@ -160,7 +160,7 @@ def _patiently(request: Request, attempt: Callable[[], Any]) -> Any:
                 time.sleep(_PAUSE)
 
 
-def _schemas(known: Operation, version: versions.Version) -> _Schemas:
+def _schemas(known: HttpMethod, version: versions.Version) -> _Schemas:
     query = query_schemas(known.query, version)
     member, body = known.member, known.body
     return _Schemas(
@@ -172,7 +172,7 @@ def _schemas(known: Operation, version: versions.Version) -> _Schemas:
 
 
 def _arguments(
-    known: Operation, schemas_at: _SchemasAt, request: Request, segments: tuple[str, ...]
+    known: HttpMethod, schemas_at: _SchemasAt, request: Request, segments: tuple[str, ...]
 ) -> list[Any]:
     """The arguments of the handler, after the policy has permitted the call."""
     if known.rule is None:
@@ -197,7 +197,7 @@ def query_schemas(query: fields.Query, version: versions.Version) -> dict[str, S
     return {name: field.schema(version, sent=True) for name, field in present.items()}
 
 
-def _read_query(known: Operation, schemas: _Schemas, request: Request) -> dict[str, Any]:
+def _read_query(known: HttpMethod, schemas: _Schemas, request: Request) -> dict[str, Any]:
     given = request.GET
     unknown = [name for name in dict.fromkeys(given) if name not in schemas.query]
     if unknown:

@@ -89,7 +89,7 @@ def _operation(handler: declare.Declared, version: versions.Version, schemas: Do
 
 
 def _parameters(
-    known: declare.Operation, version: versions.Version, schemas: Document
+    known: declare.HttpMethod, version: versions.Version, schemas: Document
 ) -> Iterator[Document]:
     yield {
         "name": versions.HEADER,
@@ -109,7 +109,7 @@ def _parameters(
         yield parameter
 
 
-def _responses(known: declare.Operation, version: versions.Version, schemas: Document) -> Document:
+def _responses(known: declare.HttpMethod, version: versions.Version, schemas: Document) -> Document:
     answer: Document = {"description": http.HTTPStatus(known.success).phrase}
     if known.answer is not None:
         answer |= _shown(schema_of(known.answer, version), schemas)

@@ -15,7 +15,7 @@ from pecan import hooks
 from webob import exc as webob_exc
 from webob import request as webob_request
 
-from cyborg.api import faults, guard, versions
+from cyborg.api import faults, request_body, versions
 from cyborg.common import errors
 from cyborg.peers import answers
 from cyborg.policy import context
@@ -26,7 +26,8 @@ class Request(webob_request.BaseRequest):
     """One request with its caller, its microversion and the URL under which we are mounted.
 
     Pecan's own class looks at each access of an attribute whether the URL is no UTF-8, which the
-    guard has done, and WebOb's keeps attributes in the environment: both cost more than routing.
+    request reader has done, and WebOb's keeps attributes in the environment: both cost more than
+    routing.
     """
 
     caller: context.RequestContext
@@ -46,7 +47,7 @@ class Request(webob_request.BaseRequest):
 
     @property
     def params(self) -> Any:
-        """The arguments for pecan; the body is none of them, and the guard has it."""
+        """The arguments for pecan; the body is none of them, and the request reader has it."""
         return self.GET
 
     @property
@@ -78,7 +79,7 @@ class Request(webob_request.BaseRequest):
 
     def has_body(self) -> bool:
         """True if the request has a body."""
-        body: guard.Body = self.environ[guard.ENVIRON_KEY]
+        body: request_body.RequestBody = self.environ[request_body.ENVIRON_KEY]
         return not body.is_empty()
 
     def data(self, name: str) -> Any:
@@ -86,7 +87,7 @@ class Request(webob_request.BaseRequest):
 
         :raises CyborgError: there is no such document, or it is not acceptable
         """
-        body: guard.Body = self.environ[guard.ENVIRON_KEY]
+        body: request_body.RequestBody = self.environ[request_body.ENVIRON_KEY]
         return body.data(name)
 
 

@@ -16,7 +16,7 @@ from cyborg.common import errors
 from cyborg.common.reasons import Reason
 from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models, providers
-from cyborg.db.providers import Provider
+from cyborg.db.providers import ProviderRow
 from cyborg.peers import glance
 from cyborg.programming import matching, operations, program, trait_match
 from cyborg.states import arq_states
@@ -67,7 +67,7 @@ def check(
     arqs: Mapping[str, models.Arq],
     targets: Mapping[str, BindTarget],
     images: Mapping[str, glance.Image],
-) -> dict[str, Provider]:
+) -> dict[str, ProviderRow]:
     """Refuse what cannot be done; return the deployables by the uuids of their providers."""
     for uuid, arq in arqs.items():
         _check_state(uuid, arq)
@@ -104,7 +104,7 @@ def refuse_second(
     session: orm.Session,
     targets: Mapping[str, BindTarget],
     asked: Collection[str],
-    found: Mapping[str, Provider],
+    found: Mapping[str, ProviderRow],
 ) -> Clock:
     """Return if no instance has other ARQs than those ``asked``, repeated ones included.
 
@@ -170,7 +170,7 @@ _PLACES = (
 )
 
 
-def _place(device: providers.Device) -> tuple[Any, ...]:
+def _place(device: providers.DeviceRow) -> tuple[Any, ...]:
     """What :data:`_PLACES` reads, as it was read before."""
     host = device.host
     state = (device.status, device.tainted, device.unhealthy)
@@ -184,7 +184,7 @@ def _check_state(uuid: str, arq: models.Arq) -> None:
         )
 
 
-def _check_host(host: providers.Host) -> None:
+def _check_host(host: providers.HostRow) -> None:
     if host.down:
         # It may come back before the bind's deadline, and be down for us alone. But nobody knows
         # how its devices are, and a consumer that is refused at once need not wait for nothing.
@@ -205,7 +205,7 @@ def _check_match(
     arq: models.Arq,
     group: RequestGroup,
     target: BindTarget,
-    deployable: Provider,
+    deployable: ProviderRow,
     coming: Mapping[str, program.Program],
 ) -> None:
     host, provider = deployable.device.host, f"provider {target.device_rp_uuid}"
@@ -231,7 +231,7 @@ def _asks(arq: models.Arq) -> str:
     return f"group {arq.device_profile_group_id} of device profile {arq.device_profile_name}"
 
 
-def _check_device(arq: models.Arq, group: RequestGroup, deployable: Provider) -> None:
+def _check_device(arq: models.Arq, group: RequestGroup, deployable: ProviderRow) -> None:
     device, provider = deployable.device, f"provider {deployable.rp_uuid}"
     if device.status != models.ENABLED:
         raise errors.Conflict(
@@ -260,7 +260,7 @@ def _check_device(arq: models.Arq, group: RequestGroup, deployable: Provider) ->
 
 
 def _check_program(
-    arq: models.Arq, group: RequestGroup, deployable: Provider, image: glance.Image | None
+    arq: models.Arq, group: RequestGroup, deployable: ProviderRow, image: glance.Image | None
 ) -> None:
     """Return if the image that would be written for the ARQ may give what its group asks for."""
     if program.lacking(group, deployable) is None:
@@ -274,7 +274,7 @@ def _check_program(
         )
 
 
-def _refuse_two_programs(groups: Sequence[RequestGroup], deployable: Provider) -> None:
+def _refuse_two_programs(groups: Sequence[RequestGroup], deployable: ProviderRow) -> None:
     """Return unless some of the groups need a program that the others cannot have, or use."""
     written = [each for each in groups if program.lacking(each, deployable) is not None]
     for one in map(program.of_group, written):

@@ -25,7 +25,7 @@ from cyborg.common import errors, reasons
 from cyborg.common.reasons import Reason, shown
 from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models, providers
-from cyborg.db.providers import Provider
+from cyborg.db.providers import ProviderRow
 from cyborg.handles import release, taking
 from cyborg.notifications import notices
 from cyborg.peers import clients, glance
@@ -34,7 +34,7 @@ from cyborg.programming import matching, operations, program, trait_match
 from cyborg.states import arq_states, availability
 
 #: An ARQ with its provider's deployable.
-_Pair = tuple[models.Arq, Provider | None]
+_Pair = tuple[models.Arq, ProviderRow | None]
 
 
 class _Binds(NamedTuple):
@@ -47,7 +47,7 @@ class _Binds(NamedTuple):
     clock: Clock
     begin: bool = False
 
-    def deployables(self) -> list[Provider]:
+    def deployables(self) -> list[ProviderRow]:
         """The deployables of the binds, but those that are gone."""
         return [deployable for _, deployable in self.pairs if deployable is not None]
 
@@ -130,11 +130,11 @@ def _record(
 
 
 @db.retry
-def bind_instance(claim: work.Claim) -> None:
+def bind_instance(item: work.Item) -> None:
     """Decide every BindStarted ARQ of one instance: the handler of ``bind/<instance>``."""
-    claim.checkpoint()
+    item.checkpoint()
     with db.writer() as session:
-        bind(session, Asker.CONDUCTOR, [claim.key])
+        bind(session, Asker.CONDUCTOR, [item.key])
 
 
 def _refuse_moves(
@@ -163,7 +163,7 @@ class Asker(enum.Enum):
     #: The work ``bind/<instance>``: nothing is left.
     CONDUCTOR = enum.auto()
 
-    def leaves(self, deployable: Provider | None) -> bool:
+    def leaves(self, deployable: ProviderRow | None) -> bool:
         """Whether a bind to the deployable is left.
 
         A program may have to be written for it, or is being written; or a host prepares the handle.
@@ -294,7 +294,7 @@ def _decide_all(
     return [_decide(arq, dep, handles, written, refused[arq.id]) for arq, dep in binds.pairs]
 
 
-def _offer_the_rest(session: orm.Session, deployables: Iterable[Provider]) -> None:
+def _offer_the_rest(session: orm.Session, deployables: Iterable[ProviderRow]) -> None:
     """Want Placement updated where nothing was offered before somebody had a handle."""
     ids = {dep.id for dep in deployables if dep.program_mode}
     if ids:
@@ -326,7 +326,7 @@ def _undecided(session: orm.Session, instances: Collection[str]) -> _Binds:
     return _Binds([(row[0], found.get(row[0].device_rp_uuid)) for row in rows], clock)
 
 
-def _lock_programs(session: orm.Session, deployables: Iterable[Provider]) -> bool:
+def _lock_programs(session: orm.Session, deployables: Iterable[ProviderRow]) -> bool:
     """Lock the programmable ones, so that their program stays the same; whether there is one."""
     ids = {found.id for found in deployables if found.program_mode}
     if ids:
@@ -353,7 +353,7 @@ def _take_handles(
 
 def _decide(
     arq: models.Arq,
-    deployable: Provider | None,
+    deployable: ProviderRow | None,
     handles: _Handles,
     written: Collection[int],
     refused: Reason | None,

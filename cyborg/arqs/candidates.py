@@ -21,7 +21,7 @@ from cyborg import db
 from cyborg.common import errors
 from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models, providers
-from cyborg.db.providers import Provider
+from cyborg.db.providers import ProviderRow
 from cyborg.function_pools import capacity, nearness
 from cyborg.peers import clients
 from cyborg.placement import client
@@ -30,12 +30,12 @@ from cyborg.states import availability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Chosen:
     """The deployable that would serve one group."""
 
     #: The index of the group.
     group: int
-    deployable: Provider
+    deployable: ProviderRow
     #: Whether it does not run the preferred function.
     lacks_function: bool
     #: How many of the preferred traits it does not have.
@@ -51,12 +51,12 @@ class Candidate:
     """Deployables of one host that can serve all groups together."""
 
     hostname: str
-    choices: tuple[Choice, ...]
+    choices: tuple[Chosen, ...]
     #: How many idle cards it would break up, and how much others ask for what it runs.
     scarce: tuple[int, int] = (0, 0)
 
     @property
-    def programmed(self) -> list[Provider]:
+    def programmed(self) -> list[ProviderRow]:
         """The deployables that would be programmed, each once."""
         found = {each.deployable.id: each.deployable for each in self.choices if each.reprogram}
         return list(found.values())
@@ -143,7 +143,7 @@ def search(
 
 
 def _fitting(
-    asked: Mapping[int, RequestGroup], rows: Mapping[str, Provider], found: client.Combinations
+    asked: Mapping[int, RequestGroup], rows: Mapping[str, ProviderRow], found: client.Combinations
 ) -> list[Candidate]:
     """The candidates that could be bound if all of them is free."""
     known = [uuids for uuids in found.providers if rows.keys() >= set(uuids)]
@@ -164,7 +164,7 @@ def _ask(
     return api.find_candidates(groups, most, tree[0].uuid)
 
 
-def _place(deployable: Provider) -> tuple[str, ...]:
+def _place(deployable: ProviderRow) -> tuple[str, ...]:
     """The card, its links, the PCIe switch and the NUMA node of a deployable on its host.
 
     What is not known of it is shared with no other card.
@@ -194,7 +194,7 @@ class _Scarce:
             idle[card] += 0 if card in used else sum(found.free.get(uuid, {}).values())
         return cls(idle, {uuid: demand for _, uuid, demand in rows})
 
-    def of(self, groups: Mapping[int, RequestGroup], choices: Sequence[Choice]) -> tuple[int, int]:
+    def of(self, groups: Mapping[int, RequestGroup], choices: Sequence[Chosen]) -> tuple[int, int]:
         """How many idle cards would be broken up, and how much others ask for what they run."""
         taken, wanted = collections.Counter[int](), 0
         for choice in choices:
@@ -209,8 +209,8 @@ class _Scarce:
 def _not_used(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Those of which nothing would be programmed that is in use.
 
-    Unlike for :mod:`cyborg.programming.guard`, an ARQ that waits for the same program counts: it is
-    not known yet whether that will be written.
+    Unlike for :mod:`cyborg.programming.using_arqs`, an ARQ that waits for the same program counts:
+    it is not known yet whether that will be written.
     """
     programmed = {dep.id for candidate in candidates for dep in candidate.programmed}
     if not programmed:
@@ -224,7 +224,7 @@ def _not_used(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _candidate(
     groups: Mapping[int, RequestGroup],
-    chosen: Sequence[Provider],
+    chosen: Sequence[ProviderRow],
     free: Mapping[str, Mapping[str, int]],
 ) -> Candidate | None:
     """The candidate, or None if it could not be bound."""
@@ -240,7 +240,7 @@ def _candidate(
     return Candidate(hostname=chosen[0].device.host.node, choices=choices)
 
 
-def _is_refused(group: RequestGroup, deployable: Provider) -> bool:
+def _is_refused(group: RequestGroup, deployable: ProviderRow) -> bool:
     """Whether a bind of the group to the deployable would be refused, even if all of it is free."""
     if not availability.is_usable(deployable) or matching.is_kept_from(group, deployable):
         return True
@@ -249,11 +249,11 @@ def _is_refused(group: RequestGroup, deployable: Provider) -> bool:
 
 
 def _choice(
-    index: int, group: RequestGroup, deployable: Provider, free: Mapping[str, int]
-) -> Choice:
+    index: int, group: RequestGroup, deployable: ProviderRow, free: Mapping[str, int]
+) -> Chosen:
     function = group.preferred_function
     runs = deployable.is_settled and deployable.function_id
-    return Choice(
+    return Chosen(
         group=index,
         deployable=deployable,
         lacks_function=bool(function) and not (runs and program.same(runs, function)),
@@ -263,7 +263,7 @@ def _choice(
     )
 
 
-def disagree(groups: Mapping[int, RequestGroup], choices: Sequence[Choice]) -> bool:
+def disagree(groups: Mapping[int, RequestGroup], choices: Sequence[Chosen]) -> bool:
     """Whether one deployable would have to run two programs, or be programmed while it is used."""
     needed: dict[int, program.Program] = {}
     programmed = {choice.deployable.id for choice in choices if choice.reprogram}

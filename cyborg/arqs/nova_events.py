@@ -20,16 +20,16 @@ LOG = logging.getLogger(__name__)
 _FINAL = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.BAD_REQUEST})
 
 
-def send(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+def send(conf: cfg.ConfigOpts, item: work.Item) -> None:
     """Send one instance's resolved ARQs to Nova: the handler of ``nova-event/<instance>``.
 
     Nothing is sent while an ARQ is BindStarted and none has failed. The last one to be resolved, or
     to leave the instance, wants the event again, so that Nova gets one message for all.
     """
-    events = _events(claim.key)
+    events = _events(item.key)
     if not events:
         return
-    claim.checkpoint()
+    item.checkpoint()
     if not clients.configured(conf, "nova"):
         for event in events:
             LOG.info(
@@ -39,7 +39,7 @@ def send(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
             )
         return
     status, answers = nova.send_events(conf, events)
-    _check_answer(conf, claim, status, [answer.get("code", HTTPStatus.OK) for answer in answers])
+    _check_answer(conf, item, status, [answer.get("code", HTTPStatus.OK) for answer in answers])
 
 
 _ARQ = cast(sa.Table, models.Arq.__table__).c
@@ -63,20 +63,20 @@ def _events(consumer_uuid: str) -> list[dict[str, str]]:
     ]
 
 
-def _check_answer(conf: cfg.ConfigOpts, claim: work.Claim, status: int, codes: list[int]) -> None:
+def _check_answer(conf: cfg.ConfigOpts, item: work.Item, status: int, codes: list[int]) -> None:
     """Return if Nova took the events or refused them for good.
 
     :raises TryLater: they are to be sent again
     """
     if status == HTTPStatus.UNPROCESSABLE_ENTITY or HTTPStatus.UNPROCESSABLE_ENTITY in codes:
         # Normal: the bind is faster than Nova's claim of the host. Nova also polls the ARQs.
-        if claim.claimed_ms - claim.wanted_ms < conf.bind_timeout * 1000:
-            raise work.NotYet(f"Nova has no host for instance {claim.key} yet")
-        LOG.warning("Nova took no event for instance %s in time; it will ask", claim.key)
+        if item.taken_ms - item.wanted_ms < conf.bind_timeout * 1000:
+            raise work.NotYet(f"Nova has no host for instance {item.key} yet")
+        LOG.warning("Nova took no event for instance %s in time; it will ask", item.key)
     elif status in _FINAL or not _FINAL.isdisjoint(codes):
         said = ", ".join(str(code) for code in codes)
-        LOG.warning("Nova refuses events for instance %s: %s %s", claim.key, status, said)
+        LOG.warning("Nova refuses events for instance %s: %s %s", item.key, status, said)
     elif status >= HTTPStatus.BAD_REQUEST:
-        raise work.TryLater(f"Nova answered {status} to the events of instance {claim.key}")
+        raise work.TryLater(f"Nova answered {status} to the events of instance {item.key}")
     else:
-        LOG.info("Nova accepted %d events for instance %s", len(codes), claim.key)
+        LOG.info("Nova accepted %d events for instance %s", len(codes), item.key)

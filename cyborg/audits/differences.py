@@ -118,7 +118,7 @@ def _allocated(api: client.Client, provider: str, classes: Iterable[str]) -> dic
     """The amount of our classes that each consumer has of a provider; None if there is none."""
     try:
         held = api.allocations(provider)
-    except client.NotFound:
+    except client.NoSuchProvider:
         return None
     amounts = {
         consumer: sum(amount for name, amount in resources.items() if name in classes)
@@ -168,7 +168,7 @@ def plan_repair(
         return _nothing(f"{other}; mend the wrong one")
     if difference.arqs and difference.allocated:
         return _nothing("it cannot be told which of them is right")
-    held = None if difference.arqs else client.Client(conf).find_held(difference.consumer)
+    held = None if difference.arqs else client.Client(conf).find_allocations(difference.consumer)
     if held is not None and held.owner.is_ours:
         return Repair(
             "It was claimed for an allocation of Cyborg's own that is gone: a conductor is asked "
@@ -220,7 +220,7 @@ def _is_ours(api: client.Client, difference: Difference) -> bool:
     """An allocation of Cyborg's own is concerned, or one that was, and no instance."""
     if difference.arqs:
         return _is_allocation(difference.consumer)
-    held = api.find_held(difference.consumer)
+    held = api.find_allocations(difference.consumer)
     return held is not None and held.owner.is_ours
 
 
@@ -238,7 +238,7 @@ def _drop(conf: cfg.ConfigOpts, difference: Difference, *, counts: bool) -> str:
         return _TOO_MANY
     try:
         client.Client(conf).drop_allocation(difference.consumer, difference.provider)
-    except client.Refused as exc:
+    except client.RequestRefused as exc:
         return f"That failed: {exc}."
     return "Done."
 

@@ -124,15 +124,15 @@ class _Bound(NamedTuple):
     missed: bool
 
 
-def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+def check_host(conf: cfg.ConfigOpts, item: work.Item) -> None:
     """Note which Bound ARQs of a host have no allocation: the handler of ``allocations/<host>``.
 
     :raises PlacementError, keystoneauth1.exceptions.ClientException: Placement does not answer
     """
     if not _are_instances_asked(conf):
         return
-    found = _read(claim, conf.conductor.allocation_audit_interval * 1000)
-    held = _held(client.Client(conf), claim, {arq.provider for arq in found})
+    found = _read(item, conf.conductor.allocation_audit_interval * 1000)
+    held = _held(client.Client(conf), item, {arq.provider for arq in found})
     found = [arq for arq in found if arq.provider in held]
     lacking = {
         arq.id: arq
@@ -141,7 +141,7 @@ def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
     }
     claimed_again = [arq.id for arq in found if arq.missed and arq.id not in lacking]
     if lacking or claimed_again:
-        _record(claim, lacking, claimed_again)
+        _record(item, lacking, claimed_again)
     for arq in lacking.values():
         if not arq.missed:
             LOG.warning(
@@ -154,7 +154,7 @@ def check_host(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
 
 
 def _held(
-    api: client.Client, claim: work.Claim, providers: Iterable[str]
+    api: client.Client, item: work.Item, providers: Iterable[str]
 ) -> dict[str, dict[str, dict[str, int]]]:
     """The amounts that each consumer has of the providers that there are.
 
@@ -163,20 +163,20 @@ def _held(
     """
     held: dict[str, dict[str, dict[str, int]]] = {}
     for provider in sorted(providers):
-        claim.checkpoint()
-        with contextlib.suppress(client.NotFound):
+        item.checkpoint()
+        with contextlib.suppress(client.NoSuchProvider):
             held[provider] = api.allocations(provider)
     return held
 
 
-def _same(claim: work.Claim) -> tuple[sa.ColumnElement[bool], ...]:
+def _same(item: work.Item) -> tuple[sa.ColumnElement[bool], ...]:
     """The ARQ is bound since before the claim, so that it is the same when read and when noted."""
     asked_ms = sa.func.coalesce(_ARQ.bind_started_ms, 0)
-    return _ARQ.state == models.BOUND, asked_ms < claim.claimed_ms
+    return _ARQ.state == models.BOUND, asked_ms < item.taken_ms
 
 
 @db.retry
-def _read(claim: work.Claim, interval_ms: int) -> Sequence[_Bound]:
+def _read(item: work.Item, interval_ms: int) -> Sequence[_Bound]:
     other = orm.aliased(models.Arq)
     missed = _ARQ.allocation_missed_ms.is_not(None)
     same = (other.consumer_uuid == _ARQ.consumer_uuid, other.device_rp_uuid == _ARQ.device_rp_uuid)
@@ -186,23 +186,23 @@ def _read(claim: work.Claim, interval_ms: int) -> Sequence[_Bound]:
     older = of_same.correlate(_ARQ).scalar_subquery()
     columns = (_ARQ.id, _ARQ.uuid, _ARQ.device_rp_uuid, _ARQ.consumer_uuid, older, missed)
     query = on_hosts(sa.select(*columns).select_from(models.Host)).where(
-        models.Host.name == claim.key, _ARQ.allocation_uuid.is_(None), *_same(claim)
+        models.Host.name == item.key, _ARQ.allocation_uuid.is_(None), *_same(item)
     )
     with db.reader() as session:
-        query = query.where(has_turn(session, claim.claimed_ms, interval_ms))
+        query = query.where(has_turn(session, item.taken_ms, interval_ms))
         return [_Bound(*row) for row in session.execute(query)]
 
 
 @db.retry
-def _record(claim: work.Claim, lacking: Collection[int], claimed_again: Collection[int]) -> None:
+def _record(item: work.Item, lacking: Collection[int], claimed_again: Collection[int]) -> None:
     since = sa.func.coalesce(_ARQ.allocation_missed_ms, db.now_ms())
     asked = sa.case((since > db.now_ms() - _URGENT_MS, 0), else_=_ARQ.instance_asked_ms)
     with db.writer() as session:
-        work.hold(session, claim)
+        work.hold(session, item)
         again = _ARQ.id.in_(claimed_again)
         arq_states.note(session, again, allocation_missed_ms=None)
         noted = {"allocation_missed_ms": since, "instance_asked_ms": asked}
-        if arq_states.note(session, _ARQ.id.in_(lacking), *_same(claim), **noted):
+        if arq_states.note(session, _ARQ.id.in_(lacking), *_same(item), **noted):
             work.want(session, work.INSTANCES, [orphans.KEY])
         # What is noted is reserved.
-        work.want(session, work.PLACEMENT, [claim.key])
+        work.want(session, work.PLACEMENT, [item.key])

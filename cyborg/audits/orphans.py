@@ -114,7 +114,7 @@ def _before(seconds: float) -> sa.ColumnElement[int]:
     return db.now_ms() - round(seconds * 1000)
 
 
-def check_instances(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+def check_instances(conf: cfg.ConfigOpts, item: work.Item) -> None:
     """Ask Nova for every instance that is due: the handler of ``instances/nova``.
 
     :raises MayNotLook: Nova does not let Cyborg see whether an instance is gone
@@ -122,15 +122,15 @@ def check_instances(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
         an instance; the next attempt begins with another one
     """
     interval = conf.conductor.instance_audit_interval
-    brake = _Brake()
+    brake = _ReleaseBrake()
     try:
         while interval and (asked := _next(interval, _BATCH)):
-            answers = _ask(conf, claim, asked)
-            overdue = _record(claim, answers, conf.conductor.instance_grace)
+            answers = _ask(conf, item, asked)
+            overdue = _record(item, answers, conf.conductor.instance_grace)
             brake.seen_alive = brake.seen_alive or answers.seen_alive
             if overdue and not brake.seen_alive:
-                brake.seen_alive = safeguards.is_one_alive(conf, claim.checkpoint)
-            _release(conf, claim, overdue, brake)
+                brake.seen_alive = safeguards.is_one_alive(conf, item.checkpoint)
+            _release(conf, item, overdue, brake)
             if answers.failure is not None:
                 raise answers.failure
     finally:
@@ -138,10 +138,10 @@ def check_instances(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
 
 
 def _release(
-    conf: cfg.ConfigOpts, claim: work.Claim, overdue: Iterable[str], brake: _Brake
+    conf: cfg.ConfigOpts, item: work.Item, overdue: Iterable[str], brake: _ReleaseBrake
 ) -> None:
     for instance in overdue:
-        claim.checkpoint()
+        item.checkpoint()
         is_deleted = nova.has_deleted(conf, instance)
         if not brake.seen_alive and not is_deleted:
             brake.unsure += 1
@@ -150,7 +150,7 @@ def _release(
 
 
 @dataclass(slots=True)
-class _Brake:
+class _ReleaseBrake:
     """Brake that keeps a round from releasing everything, as where Nova is of another region."""
 
     #: Whether Nova has been seen to have any instance with accelerators.
@@ -177,7 +177,7 @@ class _Brake:
 
 
 @dataclass(slots=True)
-class _Answers:
+class _NovaAnswers:
     """Nova's answers: the instances that it was asked for, and those it does not have."""
 
     asked: list[str] = field(default_factory=list)
@@ -188,10 +188,10 @@ class _Answers:
     failure: ka_exc.ClientException | None = None
 
 
-def _ask(conf: cfg.ConfigOpts, claim: work.Claim, instances: Iterable[str]) -> _Answers:
-    answers = _Answers()
+def _ask(conf: cfg.ConfigOpts, item: work.Item, instances: Iterable[str]) -> _NovaAnswers:
+    answers = _NovaAnswers()
     for instance in instances:
-        claim.checkpoint()
+        item.checkpoint()
         answers.asked.append(instance)
         try:
             found = nova.is_there(conf, instance)
@@ -205,7 +205,7 @@ def _ask(conf: cfg.ConfigOpts, claim: work.Claim, instances: Iterable[str]) -> _
 
 
 @db.retry
-def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
+def _record(item: work.Item, answers: _NovaAnswers, grace: float) -> list[str]:
     """Record the answers; return the instances whose ARQs are to be deleted."""
     gone = _ARQ.consumer_uuid.in_(answers.gone)
     silent = _ARQ.consumer_uuid.in_(answers.asked[-1:] if answers.failure else [])
@@ -217,7 +217,7 @@ def _record(claim: work.Claim, answers: _Answers, grace: float) -> list[str]:
     values = {"instance_asked_ms": db.now_ms(), "instance_missed_ms": since}
     overdue = sa.select(_ARQ.consumer_uuid).where(_is_overdue(grace), gone).distinct()
     with db.writer() as session:
-        work.hold(session, claim)
+        work.hold(session, item)
         arq_states.note(session, _ARQ.consumer_uuid.in_(answers.asked), **values)
         return [uuid for uuid in session.scalars(overdue) if uuid is not None]
 

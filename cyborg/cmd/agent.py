@@ -9,7 +9,7 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import metrics, process, rpc
-from cyborg.agent import keys, service
+from cyborg.agent import host_signer, service
 from cyborg.cmd import agent_key, discover
 from cyborg.common import needs
 
@@ -42,9 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     process.open_log(conf)
     needs.check(conf, "glance", "programming")
     rpc.configure(conf, replies_of=conf.host)
-    own = keys.HostKeys(conf)
+    own = host_signer.HostSigner(conf)
     own.start()
-    rpc.use_keys(rpc.HOST, own)
+    rpc.use_signer(rpc.HOST, own)
     process.run([*metrics.endpoints(conf), service.Agent(conf)], conf=conf)
     return 0
 

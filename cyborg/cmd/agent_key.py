@@ -9,7 +9,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.agent import keys
+from cyborg.agent import host_signer
 from cyborg.common import errors
 from cyborg.conf import command_help
 
@@ -41,7 +41,7 @@ def run(conf: cfg.ConfigOpts) -> int:
     """Run the command, and return the exit status."""
     if os.geteuid() == 0:
         _become_owner(pathlib.Path(conf.state_path))
-    own = keys.HostKeys(conf)
+    own = host_signer.HostSigner(conf)
     if conf.command.switch:
         print(own.switch())
     else:

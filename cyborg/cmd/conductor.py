@@ -9,7 +9,7 @@ from oslo_config import cfg
 
 from cyborg import db, metrics, notifications, process, rpc
 from cyborg.common import needs
-from cyborg.conductor import gauges, keys, service
+from cyborg.conductor import deployment_signer, gauges, service
 from cyborg.db import revision
 from cyborg.peers import clients
 
@@ -28,9 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     db.configure(conf)
     revision.check_if_reachable()
     rpc.configure(conf)
-    own = keys.DeploymentKeys(conf)
+    own = deployment_signer.DeploymentSigner(conf)
     own.start()
-    rpc.use_keys(rpc.CONDUCTOR, own)
+    rpc.use_signer(rpc.CONDUCTOR, own)
     notifications.configure(conf)
     shown = metrics.endpoints(conf, gauges.Gauges(conf))
     process.run([*shown, service.ConductorService(conf)], conf=conf)

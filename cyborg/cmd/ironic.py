@@ -75,14 +75,14 @@ def _import(conf: cfg.ConfigOpts) -> int:
         raise errors.Misconfigured("Give --hostname with --from-file only.")
     clients.require(conf, api.GROUP, "Ironic")
     needs.check(conf, api.GROUP)
-    wish = run.Wish(
+    wish = run.NodeSelection(
         nodes=wanted.node, dry_run=wanted.dry_run, remove_gone=wanted.remove_gone
     )
     outcomes = run.import_some(conf, wish) if wish.nodes else run.import_all(conf, wish)
     return _show(outcomes, dry_run=wish.dry_run)
 
 
-def _import_file(conf: cfg.ConfigOpts) -> store.Outcome:
+def _import_file(conf: cfg.ConfigOpts) -> store.Imported:
     wanted = conf.command
     if len(wanted.node) != 1:
         raise errors.Misconfigured("Give --from-file with one --node, the UUID of the node.")
@@ -110,7 +110,7 @@ def _forget(conf: cfg.ConfigOpts) -> int:
     return 0
 
 
-def _show(outcomes: Iterable[store.Outcome], *, dry_run: bool) -> int:
+def _show(outcomes: Iterable[store.Imported], *, dry_run: bool) -> int:
     """Print what has become of each node, and return the exit status."""
     table = prettytable.PrettyTable(_COLUMNS, align="l")
     failed = False
@@ -133,7 +133,7 @@ def _show(outcomes: Iterable[store.Outcome], *, dry_run: bool) -> int:
     return int(failed)
 
 
-def _sentence(outcome: store.Outcome) -> str:
+def _sentence(outcome: store.Imported) -> str:
     if outcome.failure is not None:
         return f"failed: {outcome.failure}"
     if outcome.has_agent:

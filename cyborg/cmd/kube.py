@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         ) from exc
     clients.require(conf, accelerators.GROUP)
     needs.check(conf, accelerators.GROUP)
-    process.run([service.Driver(conf)], conf=conf)
+    process.run([service.KubeletPlugin(conf)], conf=conf)
     return 0
 
 

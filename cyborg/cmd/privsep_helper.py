@@ -27,7 +27,7 @@ _LOG = ("--log-dir=", "--log-file=", "--log-config-append=")
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 
 
-class Refused(Exception):
+class BadArguments(Exception):
     """Why no helper is started."""
 
 
@@ -36,7 +36,7 @@ def main() -> NoReturn:
     try:
         arguments = _checked(sys.argv[1:])
         config = _config()
-    except Refused as exc:
+    except BadArguments as exc:
         sys.exit(f"cyborg-privsep-helper: {exc}")
     # -I: no module of the caller's folder or environment is loaded.
     helper = [sys.executable, "-I", "-m", "oslo_privsep.daemon", *config, *_LOG, *arguments]
@@ -48,7 +48,7 @@ def _checked(arguments: list[str]) -> list[str]:
         case ["--privsep_context", context, "--privsep_sock_path", path]:
             if _CONTEXT.fullmatch(context) and _SOCKET.fullmatch(path):
                 return arguments
-    raise Refused("it takes only what oslo.privsep gives it for a context of Cyborg.")
+    raise BadArguments("it takes only what oslo.privsep gives it for a context of Cyborg.")
 
 
 def _config() -> list[str]:
@@ -73,11 +73,11 @@ def _check(path: pathlib.Path, is_kind: Callable[[int], bool]) -> None:
         # What a link leads to may be in a directory where others can put another file.
         status = path.lstat()
     except OSError as exc:
-        raise Refused(f"{path} cannot be read: {exc.strerror}.") from exc
+        raise BadArguments(f"{path} cannot be read: {exc.strerror}.") from exc
     if not is_kind(status.st_mode):
-        raise Refused(f"{path} must be no link, but the file or directory itself.")
+        raise BadArguments(f"{path} must be no link, but the file or directory itself.")
     if status.st_uid != 0 or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Refused(f"{path} must belong to root, and nobody else may write it.")
+        raise BadArguments(f"{path} must belong to root, and nobody else may write it.")
 
 
 if __name__ == "__main__":

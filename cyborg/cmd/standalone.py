@@ -129,7 +129,7 @@ def _run(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> None:
     needs.check(conf, *needs.CALLED)
     revision.check_not_foreign()
     schema.upgrade()
-    # The process that had claimed work in this directory is dead: we hold its lock.
+    # The process that had taken work in this directory is dead: we hold its lock.
     work.hand_back_all()
     rpc.configure(conf)
     _configure_notifications(conf)

@@ -12,7 +12,7 @@ from cyborg import metrics, process, rpc
 from cyborg.handles import host_steps
 from cyborg.inventory import acceptance
 from cyborg.inventory import report as inventory_report
-from cyborg.programming import permits
+from cyborg.programming import write_permits
 
 
 class ConductorEndpoint:
@@ -32,7 +32,7 @@ class ConductorEndpoint:
                     self._conf.conductor.max_report_devices,
                     self._conf.conductor.keep_vanished,
                 )
-            except acceptance.Refused:
+            except acceptance.ReportRefused:
                 labels["outcome"] = inventory_report.REFUSED
                 raise
         if labels["outcome"] == inventory_report.APPLIED:
@@ -54,7 +54,7 @@ class ConductorEndpoint:
         self, context: Mapping[str, Any], request: Mapping[str, Any]
     ) -> rpc.WritePermit:
         """Say whether a host may write a deployable now."""
-        return permits.permit_write(rpc.WriteRequest.from_wire(request))
+        return write_permits.permit_write(rpc.WriteRequest.from_wire(request))
 
     def held_handles(
         self, context: Mapping[str, Any], request: Mapping[str, Any]

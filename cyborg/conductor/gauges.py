@@ -146,11 +146,11 @@ def _by_state(
 
 def _work(session: orm.Session, kinds: Iterable[str]) -> Iterator[_Sample]:
     now = db.now_ms()
-    claimed = sa.and_(_WORK.owner.is_not(None), _WORK.lease_ms >= now)
+    owned = sa.and_(_WORK.owner.is_not(None), _WORK.lease_ms >= now)
     query = sa.select(
         _WORK.kind,
-        _count_if(claimed),
-        _count_if(sa.and_(~claimed, _WORK.due_ms > now)),
+        _count_if(owned),
+        _count_if(sa.and_(~owned, _WORK.due_ms > now)),
         sa.func.count(),
         now - sa.func.min(_WORK.wanted_ms),
         sa.func.max(_WORK.attempts),

@@ -3,7 +3,7 @@
 
 A task costs one SELECT if nothing is due. Several conductors may run the same task at the same
 time, because each change is locked or guarded. A task that would take long, or needs another
-service, writes a row of work instead, which one conductor claims.
+service, writes a row of work instead, which one conductor takes.
 """
 
 from __future__ import annotations

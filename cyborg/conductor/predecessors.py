@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work that a conductor of this host had claimed when it died, given back at the next start.
+"""Work that a conductor of this host had taken when it died, given back at the next start.
 
 Each conductor holds a lock on a file in ``[DEFAULT] state_path`` as long as it lives. Whose lock is
 free is dead, so nobody has to wait for the end of its leases. Where the files cannot be written, as
@@ -27,7 +27,7 @@ _held: list[int] = []
 
 
 def take_over(conf: cfg.ConfigOpts, name: str) -> None:
-    """Show that the conductor ``name`` lives, and give back what dead ones had claimed.
+    """Show that the conductor ``name`` lives, and give back what dead ones had taken.
 
     ``name`` is that of a :class:`.worker.Worker`.
     """

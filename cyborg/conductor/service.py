@@ -11,8 +11,7 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import liveness, notifications, process, rpc, work
-from cyborg.allocations import executor as allocations_executor
-from cyborg.allocations import placement_claims, reclaiming
+from cyborg.allocations import allocation_steps, placement_claims, reclaiming
 from cyborg.arqs import binding, nova_events
 from cyborg.audits import lost_allocations, orphans
 from cyborg.common import errors
@@ -22,7 +21,7 @@ from cyborg.function_pools import planner
 from cyborg.handles import host_steps
 from cyborg.notifications import sender
 from cyborg.placement import sync
-from cyborg.programming import executor
+from cyborg.programming import operation_steps
 
 LOG = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ class ConductorService:
         self._worker.kick()
 
     def stop(self) -> None:
-        """Claim no more work; finish what was claimed, or give it back."""
+        """Take no more work; finish what was taken, or give it back."""
         self._server.stop()
         self._periodic_tasks.stop(_LOOP_GRACE)
         if self._sends:
@@ -132,23 +131,23 @@ def handlers(conf: cfg.ConfigOpts) -> dict[str, worker.Handler]:
     """The handler of each kind of work."""
     return {
         work.BIND: binding.bind_instance,
-        work.ALLOCATE: functools.partial(allocations_executor.run, conf),
+        work.ALLOCATE: functools.partial(allocation_steps.run, conf),
         work.LATE_CLAIM: functools.partial(placement_claims.look_for_late, conf),
         work.NOVA_EVENT: functools.partial(nova_events.send, conf),
         work.HOST_STEP: functools.partial(host_steps.run, conf),
         work.INSTANCES: functools.partial(orphans.check_instances, conf),
         work.ALLOCATIONS: functools.partial(_check_claims, conf),
-        work.PROGRAM: functools.partial(executor.run, conf),
+        work.PROGRAM: functools.partial(operation_steps.run, conf),
         work.FUNCTION_POOL: functools.partial(planner.fill, conf),
         work.PLACEMENT: functools.partial(_sync_placement, conf),
     }
 
 
-def _check_claims(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
-    lost_allocations.check_host(conf, claim)
-    reclaiming.check_host(conf, claim)
+def _check_claims(conf: cfg.ConfigOpts, item: work.Item) -> None:
+    lost_allocations.check_host(conf, item)
+    reclaiming.check_host(conf, item)
 
 
-def _sync_placement(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
-    hold = functools.partial(work.hold, claimed=claim)
-    sync.sync_host(conf, claim.key, claim.checkpoint, hold)
+def _sync_placement(conf: cfg.ConfigOpts, item: work.Item) -> None:
+    hold = functools.partial(work.hold, item=item)
+    sync.sync_host(conf, item.key, item.checkpoint, hold)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop that claims work rows and runs their handlers, in one conductor process."""
+"""The loop that takes work rows and runs their handlers, in one conductor process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cyborg.common import errors
 
 LOG = logging.getLogger(__name__)
 
-Handler = Callable[[work.Claim], None]
+Handler = Callable[[work.Item], None]
 
 #: Seconds to wait before trying again when the work table itself cannot be read.
 _TABLE_RETRY = 1.0
@@ -30,14 +30,14 @@ _DUE_LATER = 0.002
 
 
 class Worker:
-    """Claims rows and runs up to ``threads`` handlers of each kind in parallel.
+    """Takes rows and runs up to ``threads`` handlers of each kind in parallel.
 
     The limit is per kind, so that a slow host, Placement or Nova does not delay binds.
     ``handlers`` maps a kind of work to the function that does it. A handler returns when the work
     is done, raises :class:`work.TryLater` or any other error to be called again after a back-off,
-    and calls ``claim.checkpoint()`` before it acts.
+    and calls ``item.checkpoint()`` before it acts.
 
-    :param lease_seconds: how long a claim lasts unless it is renewed
+    :param lease_seconds: how long a lease lasts unless it is renewed
     :param poll_interval: seconds between two looks for work; may be changed at any time
     """
 
@@ -51,28 +51,28 @@ class Worker:
         poll_interval: float,
     ) -> None:
         self._handlers = dict(handlers)
-        #: New at each start, to tell its claims from those of the process before it.
+        #: New at each start, to tell its items from those of the process before it.
         self.name = f"{name}/{uuid.uuid4().hex[:12]}"
         self._lease = lease_seconds
         self.poll_interval = poll_interval
         self._numbers = itertools.count(1)
         self._limit = threads
-        # It starts a thread where none is idle; futurist's would start one for each claim.
+        # It starts a thread where none is idle; futurist's would start one for each item.
         self._pool = futures.ThreadPoolExecutor(threads * len(handlers), "work")
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._idle = threading.Condition()
-        self._running: dict[str, work.Claim] = {}
+        self._running: dict[str, work.Item] = {}
         #: The kinds that the last look left out, since no more handlers of them may run.
         self._full: set[str] = set()
         #: When rows that this process gave back are due, by the monotonic clock.
         self._due: list[float] = []
-        self._claimer = threading.Thread(target=self._claim_loop, name="work-claim", daemon=True)
+        self._taker = threading.Thread(target=self._take_loop, name="work-claim", daemon=True)
         self._renewer = threading.Thread(target=self._renew_loop, name="work-renew", daemon=True)
 
     def start(self) -> None:
-        """Start claiming."""
-        self._claimer.start()
+        """Start to take work."""
+        self._taker.start()
         self._renewer.start()
 
     def kick(self) -> None:
@@ -80,32 +80,32 @@ class Worker:
         self._wake.set()
 
     def stop(self, grace: float) -> None:
-        """Claim no more, wait ``grace`` seconds for handlers to finish, give back what is left."""
+        """Take no more, wait ``grace`` seconds for handlers to finish, give back what is left."""
         self._stopping.set()
         self._wake.set()
-        self._claimer.join()
+        self._taker.join()
         deadline = time.monotonic() + grace
         with self._idle:
             self._idle.wait_for(lambda: not self._running, timeout=grace)
             left = list(self._running.values())
-        for claim in left:
-            claim.lose()
+        for item in left:
+            item.lose()
         if left:
             LOG.warning("Giving back %d unfinished pieces of work", len(left))
-            work.hand_back([claim.owner for claim in left])
+            work.hand_back([item.owner for item in left])
         self._pool.shutdown(wait=False)
         self._renewer.join(max(0.0, deadline - time.monotonic()))
 
-    def _claim_loop(self) -> None:
+    def _take_loop(self) -> None:
         while not self._stopping.is_set():
             # Cleared before the look, so that a kick during the look causes another one.
             self._wake.clear()
             self._forget_due()
-            claims, more = self._claim(self._room())
+            items, more = self._take(self._room())
             with self._idle:
-                self._running.update({claim.owner: claim for claim in claims})
-            for claim in claims:
-                self._pool.submit(self._run, claim)
+                self._running.update({item.owner: item for item in items})
+            for item in items:
+                self._pool.submit(self._run, item)
             if not (more or self._stopping.is_set()):
                 self._wake.wait(self._pause())
 
@@ -120,8 +120,8 @@ class Worker:
         with self._idle:
             return max(0.0, min([self.poll_interval, *(d - time.monotonic() for d in self._due)]))
 
-    def _back_off(self, claim: work.Claim, error: str, error_code: str | None = None) -> None:
-        due = work.back_off(claim, error, error_code) + _DUE_LATER + time.monotonic()
+    def _back_off(self, item: work.Item, error: str, error_code: str | None = None) -> None:
+        due = work.back_off(item, error, error_code) + _DUE_LATER + time.monotonic()
         with self._idle:
             self._due.append(due)
         self._wake.set()
@@ -129,15 +129,15 @@ class Worker:
     def _room(self) -> dict[str, int]:
         """The number of handlers of each kind that may begin."""
         with self._idle:
-            running = collections.Counter(claim.kind for claim in self._running.values())
+            running = collections.Counter(item.kind for item in self._running.values())
             room = {kind: self._limit - running[kind] for kind in self._handlers}
             self._full = {kind for kind, number in room.items() if number <= 0}
             return room
 
-    def _claim(self, room: Mapping[str, int]) -> tuple[list[work.Claim], bool]:
+    def _take(self, room: Mapping[str, int]) -> tuple[list[work.Item], bool]:
         owners = (f"{self.name}#{number}" for number in self._numbers)
         try:
-            return work.claim(owners, self._lease, room)
+            return work.take(owners, self._lease, room)
         except errors.DatabaseUnreachable:
             LOG.debug("The work table cannot be read now")
         except Exception:
@@ -145,44 +145,44 @@ class Worker:
         self._stopping.wait(_TABLE_RETRY)
         return [], True
 
-    def _run(self, claim: work.Claim) -> None:
+    def _run(self, item: work.Item) -> None:
         # Its request id is then in every log line and every request to another service.
-        oslo_context.RequestContext(global_request_id=claim.request_id)
+        oslo_context.RequestContext(global_request_id=item.request_id)
         try:
-            self._handle(claim)
+            self._handle(item)
         except work.LeaseLost:
-            LOG.warning("Stopped %s/%s: its lease is lost", claim.kind, claim.key)
+            LOG.warning("Stopped %s/%s: its lease is lost", item.kind, item.key)
         except errors.DatabaseUnreachable:
-            LOG.debug("%s/%s stays claimed until its lease ends", claim.kind, claim.key)
+            LOG.debug("%s/%s stays claimed until its lease ends", item.kind, item.key)
         except Exception:
-            # The row stays claimed until its lease ends, and is then claimed again.
-            LOG.exception("Cannot record the outcome of %s/%s", claim.kind, claim.key)
+            # The row stays taken until its lease ends, and is then taken again.
+            LOG.exception("Cannot record the outcome of %s/%s", item.kind, item.key)
         finally:
             with self._idle:
-                self._running.pop(claim.owner, None)
+                self._running.pop(item.owner, None)
                 self._idle.notify_all()
-                waited_for = claim.kind in self._full
+                waited_for = item.kind in self._full
             if waited_for:
                 self._wake.set()
 
-    def _handle(self, claim: work.Claim) -> None:
-        LOG.debug("Running %s/%s, attempt %d", claim.kind, claim.key, claim.attempts)
-        with metrics.observed(metrics.WORK_SECONDS, kind=claim.kind, outcome="lost") as labels:
+    def _handle(self, item: work.Item) -> None:
+        LOG.debug("Running %s/%s, attempt %d", item.kind, item.key, item.attempts)
+        with metrics.observed(metrics.WORK_SECONDS, kind=item.kind, outcome="lost") as labels:
             try:
-                self._handlers[claim.kind](claim)
+                self._handlers[item.kind](item)
             except work.LeaseLost:
                 raise
             except (errors.CyborgError, ka_exc.ClientException) as exc:
                 level = exc.level if isinstance(exc, errors.CyborgError) else logging.WARNING
-                LOG.log(level, "%s/%s is tried again: %s", claim.kind, claim.key, exc)
-                self._back_off(claim, str(exc), getattr(exc, "error_code", None))
+                LOG.log(level, "%s/%s is tried again: %s", item.kind, item.key, exc)
+                self._back_off(item, str(exc), getattr(exc, "error_code", None))
                 labels["outcome"] = "again"
             except Exception as exc:
-                LOG.exception("%s/%s met a fault; it is tried again", claim.kind, claim.key)
-                self._back_off(claim, f"{type(exc).__name__}: {exc}")
+                LOG.exception("%s/%s met a fault; it is tried again", item.kind, item.key)
+                self._back_off(item, f"{type(exc).__name__}: {exc}")
                 labels["outcome"] = "fault"
             else:
-                if not work.finish(claim):
+                if not work.finish(item):
                     self._wake.set()
                 labels["outcome"] = "done"
 
@@ -196,11 +196,11 @@ class Worker:
     def _renew(self) -> bool:
         """Renew the leases of what is running; False if nothing is."""
         with self._idle:
-            claims = list(self._running.values())
+            items = list(self._running.values())
         try:
-            work.renew(claims, self._lease)
+            work.renew(items, self._lease)
         except errors.DatabaseUnreachable:
-            LOG.debug("The leases of %d rows are not renewed", len(claims))
+            LOG.debug("The leases of %d rows are not renewed", len(items))
         except Exception:
-            LOG.warning("Cannot renew the leases of %d rows", len(claims), exc_info=True)
-        return bool(claims)
+            LOG.warning("Cannot renew the leases of %d rows", len(items), exc_info=True)
+        return bool(items)

@@ -77,7 +77,7 @@ class OwnFirst(argparse.HelpFormatter):
         return super().format_help()
 
 
-class _Order(cfg.Opt):
+class _OptionOrder(cfg.Opt):
     """No option: tells the parser of the command line how to print its help."""
 
     def _add_to_cli(self, parser: Any, group: Any = None) -> None:
@@ -86,4 +86,4 @@ class _Order(cfg.Opt):
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Let the command that reads its options with ``conf`` print its help in this order."""
-    conf.register_cli_opt(_Order("help_order", help="Has no effect."))
+    conf.register_cli_opt(_OptionOrder("help_order", help="Has no effect."))

@@ -24,7 +24,7 @@ class Fact(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostRow:
     """What is read of a :class:`models.Host`, in the order of the columns."""
 
     id: int
@@ -37,10 +37,10 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceRow:
     """What is read of a :class:`models.Device`, likewise."""
 
-    host: Host
+    host: HostRow
     id: int
     uuid: str
     host_id: int
@@ -50,10 +50,10 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
+class ProviderRow:
     """What is read of a :class:`models.Deployable`, likewise, and of its resource provider."""
 
-    device: Device
+    device: DeviceRow
     #: In the order in which they were made.
     attributes: list[Fact]
     id: int
@@ -79,7 +79,7 @@ class Provider:
 
 
 #: What may be judged: which of the two it is makes no difference.
-Judged = models.Deployable | Provider
+Judged = models.Deployable | ProviderRow
 
 
 def _columns(model: type[models.Base], row: type[Any], *others: str) -> list[sa.ColumnElement[Any]]:
@@ -89,9 +89,9 @@ def _columns(model: type[models.Base], row: type[Any], *others: str) -> list[sa.
 
 
 _FACT = [models.Attribute.__table__.c[name] for name in Fact._fields]
-_HOST = _columns(models.Host, Host)
-_DEVICE = _columns(models.Device, Device, "host")
-_PROVIDER = _columns(models.Deployable, Provider, "device", "attributes", "withheld")
+_HOST = _columns(models.Host, HostRow)
+_DEVICE = _columns(models.Device, DeviceRow, "host")
+_PROVIDER = _columns(models.Deployable, ProviderRow, "device", "attributes", "withheld")
 _deployables, _devices = models.Deployable.__table__, models.Device.__table__
 _hosts, _attributes = models.Host.__table__, models.Attribute.__table__
 _resources = models.ResourceProvider.__table__
@@ -112,16 +112,16 @@ _OF_DEVICE = _OF_HOST + len(_HOST)
 _OF_PROVIDER = _OF_DEVICE + len(_DEVICE)
 
 
-def read(session: orm.Session, uuids: Collection[str]) -> dict[str, Provider]:
+def read(session: orm.Session, uuids: Collection[str]) -> dict[str, ProviderRow]:
     """Deployables by the uuids of their providers. One SELECT."""
-    found: dict[int, Provider] = {}
+    found: dict[int, ProviderRow] = {}
     rows: Any = session.execute(_READ, {"uuids": list(uuids)})
     for row in rows:
         provider = found.get(row[_OF_PROVIDER])
         if provider is None:
-            host = Host(*row[_OF_HOST:_OF_DEVICE])
-            device = Device(host, *row[_OF_DEVICE:_OF_PROVIDER])
-            provider = Provider(device, [], *row[_OF_PROVIDER:])
+            host = HostRow(*row[_OF_HOST:_OF_DEVICE])
+            device = DeviceRow(host, *row[_OF_DEVICE:_OF_PROVIDER])
+            provider = ProviderRow(device, [], *row[_OF_PROVIDER:])
             found[provider.id] = provider
         if row[0] is not None:
             provider.attributes.append(Fact(*row[:_OF_HOST]))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from cyborg.common import program_modes
-from cyborg.drivers import permits, trait_names, value_checks
+from cyborg.drivers import permit_clock, trait_names, value_checks
 
 if TYPE_CHECKING:
     import pathlib
@@ -325,7 +325,7 @@ class Host(Protocol):
 
     @property
     def foreign(self) -> frozenset[str]:
-        """Addresses of PCI functions that another driver claims. They must not be reported.
+        """Addresses of PCI functions that another driver has. They must not be reported.
 
         :raises OSError: as :attr:`pci`
         """
@@ -348,10 +348,12 @@ class Driver(Protocol):
 
 
 @runtime_checkable
-class Claiming(Protocol):
-    """The driver can claim PCI functions before the pass, so that no two drivers report one."""
+class Matching(Protocol):
+    """The driver says which PCI functions it matches before the pass, so that no two drivers
+    report one.
+    """
 
-    def claims(self, functions: Snapshot) -> Mapping[str, int]:
+    def exactness(self, functions: Snapshot) -> Mapping[str, int]:
         """Addresses of the functions it would report, each with how exactly it matches.
 
         The driver with the largest number gets the function. The number counts the digits of ids
@@ -514,7 +516,7 @@ class ProgramTarget:
     ``function`` is the id of the function that the bitstream should have, or None if it is not
     known. A driver that can read a bitstream's function refuses any other before it writes.
     ``until`` is when the permit to begin to write ends, by the clock of
-    :mod:`cyborg.drivers.permits`. ``signature`` has the properties of the image that sign the
+    :mod:`cyborg.drivers.permit_clock`. ``signature`` has the properties of the image that sign the
     bitstream, if it is signed: a privileged helper verifies it again before it writes.
     """
 
@@ -530,7 +532,7 @@ class ProgramTarget:
 
         Call this right before the first byte is written.
         """
-        if permits.is_over(self.until):
+        if permit_clock.is_over(self.until):
             raise NotPermitted("The permit to write has expired before anything was written")
 
 

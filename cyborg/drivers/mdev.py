@@ -26,7 +26,7 @@ _KEYS = frozenset({"parent", "mdev_type", "resource_class", "traits", "type"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Spec:
+class _MdevSpec:
     """One object of the list: the parents and type it matches, and what they are reported with."""
 
     parent: str
@@ -37,7 +37,7 @@ class _Spec:
 
     @property
     def exactness(self) -> int:
-        """The exactness with which it matches a parent, as :class:`base.Claiming` counts it."""
+        """The exactness with which it matches a parent, as :class:`base.Matching` counts it."""
         return 1 + sum(char in "0123456789abcdef" for char in self.parent)
 
 
@@ -50,16 +50,16 @@ class MdevDriver(mdev_handles.HostSteps):
         self._logged: set[str] = set()
         self._problems: list[str] = []
 
-    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+    def exactness(self, functions: pci.Snapshot) -> Mapping[str, int]:
         """The parents that are PCI functions."""
-        claimed = {}
+        matched = {}
         for address in functions:
             spec = self._spec(address)
-            # A function that is no parent, has just vanished or is broken, is not claimed.
+            # A function that is no parent, has just vanished or is broken, is not matched.
             with contextlib.suppress(pci.Vanished, OSError):
                 if spec is not None and functions.names(address, "mdev_supported_types"):
-                    claimed[address] = spec.exactness
-        return claimed
+                    matched[address] = spec.exactness
+        return matched
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every parent that is listed and offers the type."""
@@ -92,7 +92,7 @@ class MdevDriver(mdev_handles.HostSteps):
 
     def named(self, functions: pci.Snapshot) -> Set[str]:
         """The parents that are PCI functions."""
-        return self.claims(functions).keys()
+        return self.exactness(functions).keys()
 
     def unmatched(self, functions: pci.Snapshot) -> Sequence[str]:
         """A sentence for each object of the list that selects no parent."""
@@ -105,10 +105,10 @@ class MdevDriver(mdev_handles.HostSteps):
             if id(each) not in used
         ]
 
-    def _spec(self, parent: str) -> _Spec | None:
+    def _spec(self, parent: str) -> _MdevSpec | None:
         return next((spec for spec in self._specs if fnmatch.fnmatch(parent, spec.parent)), None)
 
-    def _device(self, host: str, path: pathlib.Path, spec: _Spec) -> base.Device | None:
+    def _device(self, host: str, path: pathlib.Path, spec: _MdevSpec) -> base.Device | None:
         types = path / "mdev_supported_types"
         names = sorted(each.name for each in types.iterdir())
         kind = next((name for name in names if fnmatch.fnmatch(name, spec.mdev_type)), None)
@@ -148,13 +148,13 @@ def _is_gone(path: pathlib.Path) -> bool:
     return not (path.exists() or (_FUNCTIONS / path.name).exists())
 
 
-def _spec(item: Any) -> _Spec:
+def _spec(item: Any) -> _MdevSpec:
     if not isinstance(item, dict) or not isinstance(item.get("mdev_type"), str):
         raise ValueError("must be an object with mdev_type")  # noqa: TRY004 - one for every fault
     if unknown := sorted(item.keys() - _KEYS):
         raise ValueError(f"it has {unknown}; it may have {sorted(_KEYS)}")
     tags = device_spec.tags(item)
-    return _Spec(
+    return _MdevSpec(
         parent=str(item.get("parent", "*")).lower(),
         mdev_type=item["mdev_type"],
         resource_class=tags.resource_class or "CUSTOM_MDEV",

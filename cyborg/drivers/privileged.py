@@ -28,7 +28,7 @@ from oslo_privsep import capabilities, priv_context
 
 from cyborg.conf import programming as programming_conf
 from cyborg.drivers import image_signatures, open_nodes, tool_process
-from cyborg.drivers.nvme import admin
+from cyborg.drivers.nvme import admin_commands
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -264,14 +264,14 @@ def bind_driver(address: str, driver: str) -> None:
 def nvme_sanitize_methods(address: str) -> list[int]:
     """The numbers of the methods by which a controller can erase itself."""
     with _opened(_controller(address)) as descriptor:
-        return sorted(admin.sanitize_methods(admin.identify(descriptor)))
+        return sorted(admin_commands.sanitize_methods(admin_commands.identify(descriptor)))
 
 
 @erasing.entrypoint
 def nvme_sanitize_state(address: str) -> int:
     """The number of the state of a controller's last erasure."""
     with _opened(_controller(address)) as descriptor:
-        return int(admin.state_of(admin.sanitize_log(descriptor)))
+        return int(admin_commands.state_of(admin_commands.sanitize_log(descriptor)))
 
 
 @erasing.entrypoint
@@ -284,7 +284,7 @@ def nvme_sanitize(address: str, method: int) -> None:
         for namespace in _namespaces(address):
             stack.enter_context(_opened(namespace, os.O_RDWR | os.O_EXCL))
         descriptor = stack.enter_context(_opened(_controller(address)))
-        admin.sanitize(descriptor, admin.Sanitize(method))
+        admin_commands.sanitize(descriptor, admin_commands.Sanitize(method))
 
 
 @erasing.entrypoint
@@ -298,13 +298,13 @@ def nvme_zero(address: str) -> None:
     if not namespaces:
         raise OSError(errno.ENXIO, f"NVMe controller {address} shows no namespace")
     with _opened(_controller(address)) as descriptor:
-        hidden = (admin.count_allocated(descriptor) or 0) - len(namespaces)
+        hidden = (admin_commands.count_allocated(descriptor) or 0) - len(namespaces)
     if hidden > 0:
         sentence = f"it has {hidden} namespaces that are not attached to it"
         raise OSError(errno.ENXIO, f"NVMe controller {address} is not erased: {sentence}")
     for namespace in namespaces:
         with _opened(namespace, os.O_RDWR | os.O_EXCL) as descriptor:
-            admin.zero(descriptor)
+            admin_commands.zero(descriptor)
 
 
 @programming.entrypoint
@@ -314,8 +314,8 @@ def fpgaconf(
     """Load a bitstream into the one region of an Intel card with OPAE's tool.
 
     The tool holds the card's lock, the file ``lock``, as long as it runs. It is not started after
-    ``until``, by the clock of :mod:`cyborg.drivers.permits`. ``signature`` has the properties of
-    the image that sign the bitstream, if it is signed.
+    ``until``, by the clock of :mod:`cyborg.drivers.permit_clock`. ``signature`` has the properties
+    of the image that sign the bitstream, if it is signed.
 
     :raises OSError: EKEYREJECTED if it is not signed as it must be, ENOKEY if that cannot be
         verified now, else as :func:`cyborg.drivers.tool_process.run`

@@ -25,7 +25,7 @@ from typing import IO, cast
 
 from oslo_privsep import capabilities
 
-from cyborg.drivers import permits
+from cyborg.drivers import permit_clock
 
 #: The kernel's ``struct flock`` of a write lock on all of a file.
 _WHOLE_FILE = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -64,7 +64,7 @@ def run(
     try:
         with _locked(pathlib.Path(lock)) as descriptor:
             # Last of all: this process may have been stopped since it was asked.
-            if permits.is_over(until):
+            if permit_clock.is_over(until):
                 raise OSError(errno.ETIME, f"The permit ended before {command[0]} was started")
             limits = [*_capability_limit(allowed), *_watchdog(timeout)]
             status, output = _wait(limits, command, timeout, descriptor)

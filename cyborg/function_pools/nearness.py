@@ -23,7 +23,7 @@ WIDTH = 2 + len(KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Location:
     """The place of a deployable; what is not known of it is None."""
 
     card: int
@@ -33,7 +33,7 @@ class Place:
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Self:
-        """The place in a row of :func:`columns`."""
+        """The location in a row of :func:`columns`."""
         card, host, links, switch, node = row
         return cls(
             card=card,
@@ -47,15 +47,15 @@ class Place:
 class Neighbours:
     """The places that a pool has, and will have."""
 
-    places: set[tuple[str, Any]] = field(default_factory=set)
+    near: set[tuple[str, Any]] = field(default_factory=set)
 
-    def add(self, place: Place) -> None:
+    def add(self, location: Location) -> None:
         """One more deployable is the pool's."""
-        self.places |= set(_kinds(place))
+        self.near |= set(_kinds(location))
 
-    def distance(self, place: Place) -> int:
+    def distance(self, location: Location) -> int:
         """The distance to the nearest: 0 on its card, 1 linked to it, then its switch and node."""
-        distances = (number for number, kind in enumerate(_kinds(place)) if kind in self.places)
+        distances = (number for number, kind in enumerate(_kinds(location)) if kind in self.near)
         return next(distances, len(KEYS) + 1)
 
 
@@ -91,17 +91,17 @@ def of_pool(session: orm.Session, pool: models.FunctionPool) -> Neighbours:
     )
     found = Neighbours()
     for row in session.execute(query):
-        found.add(Place.of(tuple(row)))
+        found.add(Location.of(tuple(row)))
     return found
 
 
-def _kinds(place: Place) -> list[tuple[str, Any]]:
+def _kinds(location: Location) -> list[tuple[str, Any]]:
     """The parts that it may share, the nearest first; an unknown one is shared with none."""
     unknown = object()
     known = [
-        ("card", place.card),
-        ("links", place.links),
-        ("switch", place.switch),
-        ("node", place.node),
+        ("card", location.card),
+        ("links", location.links),
+        ("switch", location.switch),
+        ("node", location.node),
     ]
     return [(kind, where or unknown) for kind, where in known]

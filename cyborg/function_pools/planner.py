@@ -62,11 +62,11 @@ def _set(session: orm.Session, which: sa.ColumnElement[bool], **values: object) 
 
 
 @db.retry
-def fill(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+def fill(conf: cfg.ConfigOpts, item: work.Item) -> None:
     """Ask for the next operations that a pool needs: the handler of ``function-pool/<uuid>``."""
     with db.writer() as session:
-        work.hold(session, claim)
-        pool = session.scalar(sa.select(_POOL).where(_POOL.uuid == claim.key))
+        work.hold(session, item)
+        pool = session.scalar(sa.select(_POOL).where(_POOL.uuid == item.key))
         if pool is None:
             return
         miss = models.FunctionMiss
@@ -106,7 +106,7 @@ def _grow(
         raise db.RestartTransaction
     retry_ms = conf.programming.pool_retry * 1000
     counts = capacity.count(session, pools, patience_ms=retry_ms)
-    search = _Search(
+    search = _FillSearch(
         pool=pool,
         own=counts[pool.id],
         surplus={pool_id: found.surplus for pool_id, found in counts.items()},
@@ -122,7 +122,7 @@ def _grow(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
+class _FillSearch:
     """A search for deployables to program for a pool that is short of slots."""
 
     pool: models.FunctionPool
@@ -143,7 +143,7 @@ class _Search:
         return [pool_id for pool_id, spare in self.surplus.items() if not spare]
 
 
-def _ask_for_operations(session: orm.Session, search: _Search, steps: int) -> str | None:
+def _ask_for_operations(session: orm.Session, search: _FillSearch, steps: int) -> str | None:
     """Ask for operations; return why they do not end the shortage, or None."""
     own, most = search.own, search.pool.max_devices
     if search.room <= 0:
@@ -159,7 +159,7 @@ def _ask_for_operations(session: orm.Session, search: _Search, steps: int) -> st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
+class _FillCandidate:
     """A deployable that may be programmed."""
 
     id: int
@@ -167,10 +167,10 @@ class _Candidate:
     slots: int
     #: What to sort by before nearness: less is better.
     rank: tuple[int, ...]
-    place: nearness.Place
+    location: nearness.Location
 
 
-def _ask(session: orm.Session, pool: models.FunctionPool, candidate: _Candidate) -> bool:
+def _ask(session: orm.Session, pool: models.FunctionPool, candidate: _FillCandidate) -> bool:
     deployable = operations.lock(session, candidate.uuid)
     if deployable is None:
         return False
@@ -191,7 +191,7 @@ def _ask(session: orm.Session, pool: models.FunctionPool, candidate: _Candidate)
     return True
 
 
-def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate]:
+def _choose(session: orm.Session, search: _FillSearch, most: int) -> list[_FillCandidate]:
     """The deployables to program for a pool, ``most`` at most, in the order of their ids.
 
     First those that run nothing, then those that run what no pool wants, then those that other
@@ -235,37 +235,37 @@ def _choose(session: orm.Session, search: _Search, most: int) -> list[_Candidate
     return sorted(taken, key=lambda candidate: candidate.id)
 
 
-def _candidate(row: tuple[Any, ...]) -> _Candidate:
+def _candidate(row: tuple[Any, ...]) -> _FillCandidate:
     number, uuid, slots, *rest = row
-    rank, place = tuple(rest[: -nearness.WIDTH]), tuple(rest[-nearness.WIDTH :])
-    return _Candidate(
-        id=number, uuid=uuid, slots=slots, rank=rank, place=nearness.Place.of(place)
+    rank, location = tuple(rest[: -nearness.WIDTH]), tuple(rest[-nearness.WIDTH :])
+    return _FillCandidate(
+        id=number, uuid=uuid, slots=slots, rank=rank, location=nearness.Location.of(location)
     )
 
 
 def _take(
-    candidates: Iterable[_Candidate],
+    candidates: Iterable[_FillCandidate],
     owners: Mapping[int, list[int]],
-    search: _Search,
+    search: _FillSearch,
     most: int,
     near: nearness.Neighbours,
-) -> list[_Candidate]:
+) -> list[_FillCandidate]:
     """As many as are needed; none that one of the pools that it belongs to cannot spare."""
-    surplus, taken = dict(search.surplus), list[_Candidate]()
+    surplus, taken = dict(search.surplus), list[_FillCandidate]()
     shortage, left = search.own.shortage, list(candidates)
     while left and shortage > 0 and len(taken) < most:
-        candidate = min(left, key=lambda each: (*each.rank, near.distance(each.place), each.id))
+        candidate = min(left, key=lambda each: (*each.rank, near.distance(each.location), each.id))
         left.remove(candidate)
         of = owners.get(candidate.id, [])
         if all(surplus[pool_id] >= candidate.slots for pool_id in of):
             taken.append(candidate)
-            near.add(candidate.place)
+            near.add(candidate.location)
             shortage -= candidate.slots
             surplus |= {pool_id: surplus[pool_id] - candidate.slots for pool_id in of}
     return taken
 
 
-def _owners(session: orm.Session, candidates: Iterable[_Candidate]) -> dict[int, list[int]]:
+def _owners(session: orm.Session, candidates: Iterable[_FillCandidate]) -> dict[int, list[int]]:
     """The pools whose functions deployables run, by the ids of the deployables."""
     query = (
         sa.select(_DEPLOYABLE.id, _POOL.id)
@@ -280,7 +280,7 @@ def _owners(session: orm.Session, candidates: Iterable[_Candidate]) -> dict[int,
     return owners
 
 
-def _explain(session: orm.Session, search: _Search) -> str:
+def _explain(session: orm.Session, search: _FillSearch) -> str:
     """Why no more deployables can be programmed for a pool. Two SELECTs at most."""
     found: dict[str, sa.ColumnElement[bool]] = {
         "disabled, unhealthy, missing or on a host that is down": ~availability.usable(),
@@ -312,7 +312,7 @@ def _explain(session: orm.Session, search: _Search) -> str:
     return f"{sentence} {_last_error(session, search)}" if _FAILED in counts else sentence
 
 
-def _last_error(session: orm.Session, search: _Search) -> str:
+def _last_error(session: orm.Session, search: _FillSearch) -> str:
     query = (
         sa.select(_OPERATION.error)
         .where(_OPERATION.pool_uuid == search.pool.uuid, _OPERATION.state == operations.FAILED)
@@ -341,7 +341,7 @@ def _why_stalled(
     return f"Stalled: {found[1]} of those being programmed. The last error: {found[0]}"
 
 
-def _others(search: _Search) -> sa.Select[Any]:
+def _others(search: _FillSearch) -> sa.Select[Any]:
     """The programmable deployables that match a pool and do not run its function."""
     return (
         sa.select(_DEPLOYABLE.id)
@@ -369,7 +369,7 @@ def _is_of(pool_ids: Iterable[int]) -> sa.ColumnElement[bool]:
     return sa.exists().where(*of_one).correlate_except(pool)
 
 
-def _failed(search: _Search) -> sa.ColumnElement[bool]:
+def _failed(search: _FillSearch) -> sa.ColumnElement[bool]:
     """Programming the deployable so for the pool has failed less than ``retry_ms`` ago."""
     image = search.pool.image_uuid
     return sa.exists().where(

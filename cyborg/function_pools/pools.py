@@ -43,7 +43,7 @@ COLUMNS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class PoolSpec:
     """The values of a pool that an administrator sets."""
 
     name: str
@@ -134,7 +134,7 @@ def _counted(session: orm.Session, rows: list[models.FunctionPool]) -> list[Pool
     return [Pool(row, counts[row.id]) for row in rows]
 
 
-def create_pool(spec: Spec) -> Pool:
+def create_pool(spec: PoolSpec) -> Pool:
     """Store a pool, which conductors keep filled from now on.
 
     :raises Conflict: a pool has that name
@@ -146,7 +146,7 @@ def create_pool(spec: Spec) -> Pool:
 
 
 @db.retry
-def _create(spec: Spec, uuid: str) -> None:
+def _create(spec: PoolSpec, uuid: str) -> None:
     traits = [models.FunctionPoolTrait(trait=trait) for trait in spec.traits]
     try:
         with db.writer() as session:
@@ -161,7 +161,7 @@ def _create(spec: Spec, uuid: str) -> None:
         raise db.RestartTransaction from exc
 
 
-def replace_pool(uuid: str, spec: Spec) -> Pool:
+def replace_pool(uuid: str, spec: PoolSpec) -> Pool:
     """Replace all fields of a pool. Deployables that are programmed stay as they are.
 
     :raises NotFound: there is no pool of that uuid
@@ -173,7 +173,7 @@ def replace_pool(uuid: str, spec: Spec) -> Pool:
 
 
 @db.retry
-def _replace(uuid: str, spec: Spec) -> None:
+def _replace(uuid: str, spec: PoolSpec) -> None:
     try:
         with db.writer() as session:
             row = _get(session, sa.select(_MODEL).with_for_update(), uuid)

@@ -44,7 +44,7 @@ _LEAST_TIMEOUT = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Situation:
+class _StepFacts:
     """The ARQ that holds the handle, or has left it, and the step that the handle is due.
 
     One that has left it is as it was then.
@@ -77,28 +77,28 @@ class _Situation:
         return self.left(conf) <= 0
 
 
-def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+def run(conf: cfg.ConfigOpts, item: work.Item) -> None:
     """Do the step that the handle is due now; nothing if no ARQ holds it and it is clean."""
-    situation = _read(claim.key)
-    if situation is None:
+    known = _read(item.key)
+    if known is None:
         return
-    claim.checkpoint()
-    if situation.handle.is_left:
-        _clean(conf, claim, situation)
-    elif situation.arq.state == models.BOUND:
-        _prepare_again(conf, claim, situation)
+    item.checkpoint()
+    if known.handle.is_left:
+        _clean(conf, item, known)
+    elif known.arq.state == models.BOUND:
+        _prepare_again(conf, item, known)
     else:
-        _prepare_in_time(conf, claim, situation)
+        _prepare_in_time(conf, item, known)
 
 
 @contextlib.contextmanager
-def _holding(claim: work.Claim) -> Iterator[orm.Session]:
+def _holding(item: work.Item) -> Iterator[orm.Session]:
     """A transaction in which nobody else has the step.
 
     :raises LeaseLost: another conductor has it
     """
     with db.writer() as session:
-        work.hold(session, claim)
+        work.hold(session, item)
         yield session
 
 
@@ -124,7 +124,7 @@ def held_on(host: str, *, by_place: bool = False) -> dict[str, str]:
         return {row[0]: row[1] for row in session.execute(query)}
 
 
-def _read(handle_uuid: str) -> _Situation | None:
+def _read(handle_uuid: str) -> _StepFacts | None:
     arq, handle = models.Arq, models.AttachHandle
     query = (
         sa.select(
@@ -154,7 +154,7 @@ def _read(handle_uuid: str) -> _Situation | None:
         return None
     user, held, deployable, device, path, host, down, started, now_ms = row
     holder = handle_states.who_left(held) if held.is_left else user
-    return _Situation(
+    return _StepFacts(
         arq=holder,
         handle=held,
         deployable=deployable,
@@ -184,112 +184,112 @@ def _read(handle_uuid: str) -> _Situation | None:
     )
 
 
-def _prepare_in_time(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
+def _prepare_in_time(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
     """Prepare the handle; after the deadline an unexpected exception fails the bind too."""
     try:
-        _prepare(conf, claim, situation)
+        _prepare(conf, item, known)
     except (work.LeaseLost, work.TryLater, errors.DatabaseUnreachable):
         raise
     except Exception as exc:
-        if not situation.is_overdue(conf):
+        if not known.is_overdue(conf):
             raise
-        LOG.exception("The bind of ARQ %s failed, and its deadline is over", situation.arq.uuid)
-        took = f"{situation.waited:.0f} s"
+        LOG.exception("The bind of ARQ %s failed, and its deadline is over", known.arq.uuid)
+        took = f"{known.waited:.0f} s"
         what = f"The handle was not prepared in {took}"
-        _fail(claim, situation, _not_ready(what, f"{type(exc).__name__}: {exc}"))
+        _fail(item, known, _not_ready(what, f"{type(exc).__name__}: {exc}"))
 
 
-def _prepare(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
-    deployable = situation.deployable
+def _prepare(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
+    deployable = known.deployable
     try:
-        programmed = operations.have_programmed(claim, situation.arq, deployable.uuid)
+        programmed = operations.have_programmed(item, known.arq, deployable.uuid)
     except operations.CannotRun as exc:
-        _fail(claim, situation, exc.reason)
+        _fail(item, known, exc.reason)
         return
     if not deployable.is_settled or not programmed:
-        _await_programming(conf, claim, situation)
+        _await_programming(conf, item, known)
         return
-    if why_not := matching.why_not_usable(situation.arq.request, deployable):
-        _fail(claim, situation, why_not)
+    if why_not := matching.why_not_usable(known.arq.request, deployable):
+        _fail(item, known, why_not)
         return
-    if situation.handle.missing:
-        _await_handle(conf, claim, situation)
+    if known.handle.missing:
+        _await_handle(conf, item, known)
         return
     if deployable.prepares:
-        _prepare_on_host(conf, claim, situation)
+        _prepare_on_host(conf, item, known)
     else:
-        _bound(claim, situation)
+        _bound(item, known)
 
 
 def _ask_host(
-    conf: cfg.ConfigOpts, situation: _Situation, most: float = math.inf
+    conf: cfg.ConfigOpts, known: _StepFacts, most: float = math.inf
 ) -> str | None:
     """Have the host do the step, within ``most`` seconds; the access key if it makes one."""
     timeout = min(conf.conductor.host_step_timeout, most)
-    return rpc.run_host_step(conf, situation.host, situation.step, timeout)
+    return rpc.run_host_step(conf, known.host, known.step, timeout)
 
 
-def _prepare_on_host(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
+def _prepare_on_host(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
     # An attempt that runs past the deadline would have the consumer told too late. What the host
     # does goes on, and is joined by the next attempt.
-    timeout = max(situation.left(conf), _LEAST_TIMEOUT)
+    timeout = max(known.left(conf), _LEAST_TIMEOUT)
     try:
-        key = _ask_host(conf, situation, timeout)
+        key = _ask_host(conf, known, timeout)
     except rpc.HostStepFailed as exc:
-        _fail(claim, situation, _not_ready("The host could not prepare the handle", exc))
+        _fail(item, known, _not_ready("The host could not prepare the handle", exc))
     except rpc.BrokerUnreachable as exc:
-        _restart_clock(claim, situation)
+        _restart_clock(item, known)
         raise work.TryLater(str(exc)) from exc
     except rpc.HostUnreachable as exc:
-        if not situation.is_overdue(conf):
+        if not known.is_overdue(conf):
             raise work.TryLater(str(exc)) from exc
-        took = f"{situation.waited:.0f} s"
+        took = f"{known.waited:.0f} s"
         what = f"The host did not prepare the handle in {took}"
-        _fail(claim, situation, _not_ready(what, f"{situation.host}: {exc}"))
+        _fail(item, known, _not_ready(what, f"{known.host}: {exc}"))
     else:
-        _bound(claim, situation, key)
+        _bound(item, known, key)
 
 
-def _prepare_again(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
+def _prepare_again(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
     """Give a guest its handle back after its host lost it; the ARQ stays Bound in any case."""
-    if not situation.deployable.prepares or situation.handle.missing:
+    if not known.deployable.prepares or known.handle.missing:
         return
-    if not situation.deployable.is_settled:
+    if not known.deployable.is_settled:
         raise work.TryLater("What the deployable runs is being put back first.")
-    _defer_if_down(situation)
+    _defer_if_down(known)
     try:
-        key = _ask_host(conf, situation)
+        key = _ask_host(conf, known)
     except (rpc.HostStepFailed, rpc.HostUnreachable) as exc:
         raise work.TryLater(f"The host cannot prepare the handle of a guest again: {exc}") from exc
     if key is not None:
-        _keep_key(claim, situation, key)
+        _keep_key(item, known, key)
 
 
 @db.retry
-def _keep_key(claim: work.Claim, situation: _Situation, key: str) -> None:
+def _keep_key(item: work.Item, known: _StepFacts, key: str) -> None:
     """Keep the secret that a guest's handle has now: a host that has lost it has made another."""
-    with _holding(claim) as session:
-        arq_states.keep_key(session, key, *_has_it(situation))
+    with _holding(item) as session:
+        arq_states.keep_key(session, key, *_has_it(known))
 
 
-def _await_programming(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
+def _await_programming(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
     """Try later, or fail the bind: after its deadline, or if what was lost cannot be put back."""
-    error = _programming_error(situation.deployable.uuid)
+    error = _programming_error(known.deployable.uuid)
     if error:
-        _fail(claim, situation, _not_ready("What it ran before cannot be put back now", error))
-    elif not situation.is_overdue(conf):
+        _fail(item, known, _not_ready("What it ran before cannot be put back now", error))
+    elif not known.is_overdue(conf):
         raise work.TryLater("The deployable is being programmed.")
     else:
-        took = f"{situation.waited:.0f} s"
-        _fail(claim, situation, _not_ready(f"The deployable was not programmed in {took}"))
+        took = f"{known.waited:.0f} s"
+        _fail(item, known, _not_ready(f"The deployable was not programmed in {took}"))
 
 
-def _await_handle(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
+def _await_handle(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
     """Try later, or fail the bind after its deadline: its card has left the bus while written."""
-    if not situation.is_overdue(conf):
+    if not known.is_overdue(conf):
         raise work.TryLater("The host has not shown the handle since its card was written.")
-    took = f"{situation.waited:.0f} s"
-    _fail(claim, situation, _not_ready(f"The host did not show the handle again in {took}"))
+    took = f"{known.waited:.0f} s"
+    _fail(item, known, _not_ready(f"The host did not show the handle again in {took}"))
 
 
 def _programming_error(deployable_uuid: str) -> str | None:
@@ -300,26 +300,26 @@ def _programming_error(deployable_uuid: str) -> str | None:
 
 
 @db.retry
-def _bound(claim: work.Claim, situation: _Situation, key: str | None = None) -> None:
-    arq, host = situation.arq, models.Host
-    ours, end = _has_it(situation), arq_states.BindEnd(arq, handle=_held(situation))
+def _bound(item: work.Item, known: _StepFacts, key: str | None = None) -> None:
+    arq, host = known.arq, models.Host
+    ours, end = _has_it(known), arq_states.BindEnd(arq, handle=_held(known))
     with db.writer() as session:
         if arq.allocation_uuid:
             # First, as whoever releases it does. So one of its binds sees that it is the last.
             allocation_states.find_locked(session, arq.allocation_uuid)
         # A report from before the step must not pass for one that says the same after a reboot.
-        db.update(session, host, host.name == situation.host, report_digest=None)
-        is_programmable = situation.deployable.program_mode is not None
-        group, uuid = arq.request, situation.deployable.uuid
+        db.update(session, host, host.name == known.host, report_digest=None)
+        is_programmable = known.deployable.program_mode is not None
+        group, uuid = arq.request, known.deployable.uuid
         if is_programmable and not matching.lock_if_serving(session, group, uuid):
             raise work.TryLater("What the deployable runs has changed meanwhile.")
-        work.hold(session, claim)
+        work.hold(session, item)
         values = {"state_reason": None, "needs_write": False, "access_key": key}
         if arq_states.enter(session, models.BOUND, *ours, **values):
             if arq.allocation_uuid:
                 allocation_states.activate(session, arq.allocation_uuid)
             arq_states.end_binds(session, [end], tell_consumer=not arq.allocation_uuid)
-            work.finish_with(session, claim)
+            work.finish_with(session, item)
             LOG.info("ARQ %s is Bound: its handle is prepared", arq.uuid)
 
 
@@ -330,100 +330,100 @@ def _not_ready(what: str, detail: object = None) -> Reason:
 
 
 @db.retry
-def _fail(claim: work.Claim, situation: _Situation, reason: Reason) -> None:
+def _fail(item: work.Item, known: _StepFacts, reason: Reason) -> None:
     """BindFailed; the handle is cleaned before another ARQ may have it."""
-    handle = situation.handle
+    handle = known.handle
     # Read again: a write that has begun since the step was read may have been for it.
-    query = sa.select(models.Arq).where(*_has_it(situation)).with_for_update()
-    with _holding(claim) as session:
+    query = sa.select(models.Arq).where(*_has_it(known)).with_for_update()
+    with _holding(item) as session:
         arq = session.scalar(query)
         if arq is None:
             return
-        end = arq_states.BindEnd(arq, reason, _held(situation))
+        end = arq_states.BindEnd(arq, reason, _held(known))
         if arq_states.end_binds(session, [end], attach_handle_id=None, needs_write=False):
             left = handle_states.Leaving(handle.id, arq, handle_states.Event.LEFT)
             handle_states.leave(session, [left])
-            work.want(session, work.HOST_STEP, [claim.key])
-            work.want(session, work.PLACEMENT, [situation.host])
+            work.want(session, work.HOST_STEP, [item.key])
+            work.want(session, work.PLACEMENT, [known.host])
 
 
-def _has_it(situation: _Situation) -> tuple[sa.ColumnElement[bool], ...]:
+def _has_it(known: _StepFacts) -> tuple[sa.ColumnElement[bool], ...]:
     """The ARQ, unless it has left the handle: it may be in the same state again with another."""
     arq = models.Arq
-    return arq.uuid == situation.arq.uuid, arq.attach_handle_id == situation.handle.id
+    return arq.uuid == known.arq.uuid, arq.attach_handle_id == known.handle.id
 
 
-def _held(situation: _Situation) -> notices.Handle:
-    handle = situation.handle
-    return notices.Handle(handle.uuid, handle.attach_type, situation.device_uuid)
+def _held(known: _StepFacts) -> notices.Handle:
+    handle = known.handle
+    return notices.Handle(handle.uuid, handle.attach_type, known.device_uuid)
 
 
 @db.retry
-def _restart_clock(claim: work.Claim, situation: _Situation) -> None:
-    with _holding(claim) as session:
-        arq_states.restart_clocks(session, *_has_it(situation))
+def _restart_clock(item: work.Item, known: _StepFacts) -> None:
+    with _holding(item) as session:
+        arq_states.restart_clocks(session, *_has_it(known))
 
 
-def _clean(conf: cfg.ConfigOpts, claim: work.Claim, situation: _Situation) -> None:
-    deployable, missing = situation.deployable, situation.handle.missing
-    if situation.handle.is_to_overwrite and deployable.blank_image is not None:
-        _overwrite(claim, situation)
+def _clean(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
+    deployable, missing = known.deployable, known.handle.missing
+    if known.handle.is_to_overwrite and deployable.blank_image is not None:
+        _overwrite(item, known)
     is_due = deployable.cleans and (deployable.clean_erases or not missing)
     # A missing handle needs no cleaning, unless what a guest wrote to it may come back with it, or
     # [cleaning] requires that it is clean.
     if is_due:
         if not deployable.is_settled and not missing:
             raise work.TryLater("The deployable is being written; the handle is cleaned then.")
-        _defer_if_down(situation)
+        _defer_if_down(known)
         try:
-            _ask_host(conf, situation)
+            _ask_host(conf, known)
         except rpc.HostStepFailed as exc:
-            _note_unclean(claim, situation, str(exc))
+            _note_unclean(item, known, str(exc))
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
         except rpc.HostUnreachable as exc:
-            if why := _why_unclean(situation, exc):
-                _note_unclean(claim, situation, why)
+            if why := _why_unclean(known, exc):
+                _note_unclean(item, known, why)
             raise work.TryLater(f"Cannot clean the handle: {exc}") from exc
-    _release(claim, situation, cleaned=is_due)
+    _release(item, known, cleaned=is_due)
 
 
-def _why_unclean(situation: _Situation, exc: rpc.HostUnreachable) -> str | None:
+def _why_unclean(known: _StepFacts, exc: rpc.HostUnreachable) -> str | None:
     """Why a handle is unclean whose host has not said that; None if there is still hope."""
     # That nothing can be asked at all is no failure.
     if isinstance(exc, rpc.BrokerUnreachable):
         return None
     if not isinstance(exc, rpc.HostStepRunning):
-        return f"Host {situation.host} does not answer: {exc}"
+        return f"Host {known.host} does not answer: {exc}"
     seconds = exc.seconds or 0
-    if seconds < (_ERASED_WITHIN if situation.is_disk else _CLEANED_WITHIN):
+    if seconds < (_ERASED_WITHIN if known.is_disk else _CLEANED_WITHIN):
         return None
     return f"It has not ended for {seconds // 60} minutes: {exc}"
 
 
-def _overwrite(claim: work.Claim, situation: _Situation) -> None:
+def _overwrite(item: work.Item, known: _StepFacts) -> None:
     """Return when what the guest may have left in the deployable is overwritten.
 
     :raises TryLater: it is not yet
     """
-    _defer_if_down(situation)
-    waits = overwriting.why_not_done(claim, situation.handle.uuid, situation.deployable.uuid)
+    _defer_if_down(known)
+    waits = overwriting.why_not_done(item, known.handle.uuid, known.deployable.uuid)
     if waits is None:
         return
     if not waits.is_failure:
         raise work.NotYet(waits.reason)
-    _note_unclean(claim, situation, waits.reason)
+    _note_unclean(item, known, waits.reason)
     raise work.TryLater(f"Cannot clean the handle: {waits.reason}")
 
 
 @db.retry
-def _note_unclean(claim: work.Claim, situation: _Situation, reason: str) -> None:
-    arq, handle = situation.arq, situation.handle
+def _note_unclean(item: work.Item, known: _StepFacts, reason: str) -> None:
+    arq, handle = known.arq, known.handle
     LOG.warning("Attach handle %s is not clean, and given to nobody: %s", handle.uuid, reason)
-    with _holding_left(claim, situation) as (session, left):
+    with _holding_left(item, known) as (session, left):
         for each in left:
             failed = handle_states.Event.FAILED
             handle_states.change(session, failed, _HANDLE.id == each.id, left_reason=reason)
-            history.note_unclean(session, arq, each.uuid, situation.device_uuid, reason)
+            history.note_unclean(session, arq, each.uuid, known.device_uuid, reason)
 
 
 _HANDLE = models.AttachHandle
@@ -431,28 +431,28 @@ _HANDLE = models.AttachHandle
 
 @contextlib.contextmanager
 def _holding_left(
-    claim: work.Claim, situation: _Situation
+    item: work.Item, known: _StepFacts
 ) -> Iterator[tuple[orm.Session, list[models.AttachHandle]]]:
     """Likewise, and the handle, locked; none if it was given up: another guest may have it now."""
-    handle = situation.handle
+    handle = known.handle
     same = (_HANDLE.id == handle.id, _HANDLE.left_arq == handle.left_arq)
-    with _holding(claim) as session:
+    with _holding(item) as session:
         yield session, handle_states.lock_left(session, *same, _HANDLE.left_ms == handle.left_ms)
 
 
-def _defer_if_down(situation: _Situation) -> None:
+def _defer_if_down(known: _StepFacts) -> None:
     """Do not ask a host that is down for a step that is not urgent.
 
     Each such call would hold up a thread for seconds, and a host may have died with many guests.
 
     :raises TryLater: the host is down
     """
-    if situation.host_down:
-        raise work.TryLater(f"Host {situation.host} is down; its agent is asked when it reports.")
+    if known.host_down:
+        raise work.TryLater(f"Host {known.host} is down; its agent is asked when it reports.")
 
 
 @db.retry
-def _release(claim: work.Claim, situation: _Situation, *, cleaned: bool) -> None:
-    with _holding_left(claim, situation) as (session, left):
+def _release(item: work.Item, known: _StepFacts, *, cleaned: bool) -> None:
+    with _holding_left(item, known) as (session, left):
         for handle in left:
-            release.finish_cleaning(session, handle, situation.arq if cleaned else None)
+            release.finish_cleaning(session, handle, known.arq if cleaned else None)

@@ -64,7 +64,7 @@ def joined(*columns: Any) -> sa.Select[Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handle:
+class ListedHandle:
     """An attach handle with its state."""
 
     id: int
@@ -92,7 +92,7 @@ COLUMNS: dict[str, Any] = {
 }
 
 
-def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[Handle]:
+def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[ListedHandle]:
     """Handles that have the values ``wanted``, from one SELECT.
 
     :raises Invalid: the sort key or the marker is unknown
@@ -140,7 +140,7 @@ def _last_error() -> sa.ScalarSelect[str]:
     return sa.select(_WORK.last_error).where(*mine).correlate(_HANDLE).scalar_subquery()
 
 
-def _handle(row: Sequence[Any]) -> Handle:
+def _handle(row: Sequence[Any]) -> ListedHandle:
     shown, created, updated = row[:12], row[-2], row[-1]
     unclean, last_error, missing, unhealthy, withheld, disabled = row[12:-2]
     gone = "It is gone from its host." if missing else None
@@ -150,7 +150,7 @@ def _handle(row: Sequence[Any]) -> Handle:
         UNAVAILABLE: gone or unhealthy or withheld or disabled or "Its device is disabled.",
     }
     id_, uuid, state, kind, info, name, device, deployable, host, arq, instance, project = shown
-    return Handle(
+    return ListedHandle(
         id=id_,
         uuid=uuid,
         state=state,

@@ -17,7 +17,7 @@ from sqlalchemy import orm
 from cyborg import db, work
 from cyborg.db import models
 from cyborg.function_pools import capacity
-from cyborg.programming import guard, operations, program
+from cyborg.programming import operations, program, using_arqs
 
 #: Milliseconds after which an operation that waits for others counts as a failure to clean.
 _PATIENCE_MS = 60_000
@@ -33,14 +33,14 @@ class Waits(NamedTuple):
 
 
 @db.retry
-def why_not_done(claim: work.Claim, handle_uuid: str, deployable_uuid: str) -> Waits | None:
+def why_not_done(item: work.Item, handle_uuid: str, deployable_uuid: str) -> Waits | None:
     """Why what the handle's guest left is not overwritten yet, or None if it is.
 
     Each call asks for an operation, unless there is one or somebody has a part of the deployable.
     """
     with db.writer() as session:
         deployable = operations.lock(session, deployable_uuid)
-        work.hold(session, claim)
+        work.hold(session, item)
         handle = models.AttachHandle
         left = sa.select(handle.left_ms).where(handle.uuid == handle_uuid, handle.is_to_overwrite)
         left_ms = session.scalar(left)
@@ -69,7 +69,7 @@ def _present(session: orm.Session, deployable: models.Deployable) -> Waits | Non
 
 def _others(session: orm.Session, deployable: models.Deployable) -> Waits | None:
     """Who has a part of the deployable, and so must not be disturbed."""
-    reason = guard.why_not_now(session, deployable, program.Program())
+    reason = using_arqs.why_not_now(session, deployable, program.Program())
     return Waits(f"The deployable is overwritten when nobody has it: {reason}") if reason else None
 
 

@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _LeftHandle:
     """An attach handle that an ARQ holds or has left, and what its release needs."""
 
     id: int
@@ -176,7 +176,9 @@ def unbind(session: orm.Session, arqs: Sequence[models.Arq]) -> None:
         LOG.info("ARQ %s is Unbound", arq.uuid)
 
 
-def _leave(session: orm.Session, arqs: Sequence[models.Arq]) -> tuple[dict[int, _Held], set[int]]:
+def _leave(
+    session: orm.Session, arqs: Sequence[models.Arq]
+) -> tuple[dict[int, _LeftHandle], set[int]]:
     """Have ARQs that go leave their handles; returns these by ARQ id, and which need a step."""
     held = _held(session, arqs)
     _want_events_of_others(session, arqs)
@@ -206,10 +208,10 @@ def _want_events_of_others(session: orm.Session, leaving: Collection[models.Arq]
 
 def _announce(
     session: orm.Session,
-    event: notices.Event,
+    event: notices.NoticeKind,
     arqs: Iterable[models.Arq],
     state: str,
-    held: Mapping[int, _Held],
+    held: Mapping[int, _LeftHandle],
 ) -> None:
     def handle_of(arq: models.Arq) -> notices.Handle | None:
         found = held.get(arq.id)
@@ -248,24 +250,24 @@ _FACTS_OF_HANDLES = (
 )
 
 
-def _held(session: orm.Session, arqs: Iterable[models.Arq]) -> dict[int, _Held]:
+def _held(session: orm.Session, arqs: Iterable[models.Arq]) -> dict[int, _LeftHandle]:
     """The handles of ``arqs`` by ARQ id, locked: a report that misses one waits for the caller."""
     handle_ids = {arq.attach_handle_id: arq.id for arq in arqs if arq.attach_handle_id}
     return {handle_ids[id_]: held for id_, held in _facts(session, handle_ids).items()}
 
 
-def _facts(session: orm.Session, handle_ids: Collection[int]) -> dict[int, _Held]:
+def _facts(session: orm.Session, handle_ids: Collection[int]) -> dict[int, _LeftHandle]:
     """The handles by their ids, locked."""
     if not handle_ids:
         return {}
     which = {"ids": list(handle_ids)}
     locked: dict[int, Any] = {row.id: row for row in session.execute(_LOCK_HANDLES, which)}
     facts: Any = session.execute(_FACTS_OF_HANDLES, which)
-    return {fact[0]: _Held(*locked[fact[0]], *fact[1:]) for fact in facts}
+    return {fact[0]: _LeftHandle(*locked[fact[0]], *fact[1:]) for fact in facts}
 
 
 def _begin_steps(
-    session: orm.Session, arqs: Iterable[models.Arq], held: Mapping[int, _Held]
+    session: orm.Session, arqs: Iterable[models.Arq], held: Mapping[int, _LeftHandle]
 ) -> set[int]:
     """Want the host steps that releasing ``arqs`` takes; return the ids of the ARQs with one."""
     leaving = []
@@ -283,7 +285,7 @@ def _begin_steps(
     return kept
 
 
-def _why_left(arq: models.Arq, handle: _Held) -> handle_states.Event | None:
+def _why_left(arq: models.Arq, handle: _LeftHandle) -> handle_states.Event | None:
     """Whether the handle must be cleaned first, or may be being prepared at present."""
     if arq.state == models.BOUND and handle.blank_image:
         return handle_states.Event.LEFT_WRITTEN
@@ -291,7 +293,7 @@ def _why_left(arq: models.Arq, handle: _Held) -> handle_states.Event | None:
     return handle_states.Event.LEFT if handle.cleans or being_prepared else None
 
 
-def _discard_missing(session: orm.Session, released: Iterable[_Held]) -> None:
+def _discard_missing(session: orm.Session, released: Iterable[_LeftHandle]) -> None:
     gone = {handle.host_id: handle.host_name for handle in released if handle.missing}
     # First, because the lock on these rows serialises the callers of discard().
     work.want(session, work.PLACEMENT, gone.values())
@@ -340,7 +342,7 @@ def _end(
     event: handle_states.Event,
     handles: Sequence[models.AttachHandle],
     cleaned_after: models.Arq | None = None,
-) -> dict[int, _Held]:
+) -> dict[int, _LeftHandle]:
     """Make locked handles clean; returns them by their ids."""
     facts = _facts(session, [handle.id for handle in handles])
     if cleaned_after is not None:

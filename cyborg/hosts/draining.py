@@ -24,7 +24,7 @@ _HOST, _OPERATION, _DEPLOYABLE = models.Host, models.Operation, models.Deployabl
 _DEVICE, _ARQ, _HANDLE = models.Device, models.Arq, models.AttachHandle
 
 
-class User(NamedTuple):
+class DeviceUser(NamedTuple):
     """An ARQ that uses a device of a host, or is about to."""
 
     arq_uuid: str
@@ -44,7 +44,7 @@ class Drain:
 
     host: models.Host
     in_use: int
-    users: Sequence[User]
+    users: Sequence[DeviceUser]
     programming: int
     operations: Sequence[models.Operation]
 
@@ -136,7 +136,7 @@ def _with_users(session: orm.Session, host: models.Host, limit: int) -> Drain:
         programming=found[0][1] if found else 0,
         operations=[row[0] for row in found],
         in_use=session.scalar(sa.select(sa.func.count()).select_from(uses)) or 0,
-        users=[User._make(row) for row in session.execute(query)],
+        users=[DeviceUser._make(row) for row in session.execute(query)],
     )
 
 

@@ -28,7 +28,7 @@ class Flag(NamedTuple):
     word: str
     column: str
     reason: str
-    events: tuple[notices.Event, notices.Event]
+    events: tuple[notices.NoticeKind, notices.NoticeKind]
     values: tuple[Any, Any] = (False, True)
 
 

@@ -21,7 +21,7 @@ from cyborg.handles.giving_up import GivenUp
 from cyborg.hosts import draining
 from cyborg.inventory import bare_metal, missing
 from cyborg.notifications import notices
-from cyborg.programming import operations, permits
+from cyborg.programming import operations, write_permits
 from cyborg.states import handle_states
 
 LOG = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def _late_writes(
     query = writing.with_only_columns(_OPERATION.uuid, _DEPLOYABLE.name).order_by(_OPERATION.id)
     return tuple(
         f"Host {host.name} may be writing deployable {name} for operation {uuid}, or begin to "
-        f"within {permits.TERM:g} seconds."
+        f"within {write_permits.TERM:g} seconds."
         for uuid, name in session.execute(query)
     )
 

@@ -49,7 +49,7 @@ Values = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Findings:
+class RowFindings:
     """The sentences about the rows, in the order in which they were read."""
 
     refusals: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Findings:
 
 
 @dataclass(slots=True, kw_only=True)
-class Part:
+class ImportedDeployable:
     """A deployable with all that belongs to it."""
 
     values: Values
@@ -76,11 +76,11 @@ class Whole:
     hostname: str
     values: Values
     path: Values
-    parts: list[Part]
+    parts: list[ImportedDeployable]
 
 
 @dataclass(slots=True, kw_only=True)
-class Request:
+class ImportedArq:
     """An ARQ, the handle that it has, and what its history begins with if it is Bound."""
 
     values: Values
@@ -93,7 +93,7 @@ class Request:
 class Converter:
     """Converts row by row; it knows the rows of before, which may have the same names."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: RowFindings) -> None:
         self._findings = findings
         #: The device or deployable that has a control path, a name, a provider.
         self._paths: dict[tuple[str, str, str], str] = {}
@@ -154,7 +154,7 @@ class Converter:
             return "has no deployable"
         return None
 
-    def _parts(self, rows: DeviceRows) -> Iterator[Part]:
+    def _parts(self, rows: DeviceRows) -> Iterator[ImportedDeployable]:
         uuids = {row["id"]: row["uuid"] for row in rows.deployables}
         for row in rows.deployables:
             whose = f"Deployable {row['name']} ({row['uuid']})"
@@ -170,7 +170,7 @@ class Converter:
             handles = self._handles(whose, rows.handles.get(row["id"], ()), rows.held)
             mediated = any(handle["attach_type"] == _MDEV for handle in handles)
             by_key = {each["key"]: each["value"] for each in found}
-            yield Part(
+            yield ImportedDeployable(
                 values={
                     **_identity(row),
                     **{name: row[name] for name in ("name", "num_accelerators", "bitstream_id")},
@@ -236,7 +236,7 @@ class Converter:
             for info, row in sorted(found.items(), key=lambda item: item[1]["id"])
         ]
 
-    def arq(self, row: Row) -> Request | None:
+    def arq(self, row: Row) -> ImportedArq | None:
         """An ARQ, or None if it is refused or left out."""
         whose = f"ARQ {row['uuid']}"
         group = self._group_of(whose, row)
@@ -280,7 +280,7 @@ class Converter:
             "hostname": row["hostname"],
             "started_ms": since,
         }
-        return Request(
+        return ImportedArq(
             values=values,
             handle=given,
             used=used if state == models.BOUND else None,

@@ -29,7 +29,7 @@ class Report:
     release: str
     #: By kind: how many there are, and how many of them are not here yet.
     kinds: dict[str, tuple[int, int]] = field(default_factory=dict)
-    findings: convert.Findings = field(default_factory=convert.Findings)
+    findings: convert.RowFindings = field(default_factory=convert.RowFindings)
 
 
 def check(source: Source, progress: Progress) -> Report:
@@ -62,7 +62,7 @@ def check(source: Source, progress: Progress) -> Report:
 def carry_out(source: Source, progress: Progress) -> None:
     """Write what :func:`check` has found nothing against; it may be killed and run again."""
     totals = source.count()
-    reader = convert.Converter(convert.Findings())
+    reader = convert.Converter(convert.RowFindings())
     steps: list[tuple[str, Iterable[tuple[int, Sequence[Any]]], Callable[[Any], None]]] = [
         ("device profiles", _converted(source.profiles(), reader.profile), store.store_profiles),
         ("devices", _converted(source.devices(), reader.device), store.store_devices),

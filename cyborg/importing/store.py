@@ -15,7 +15,7 @@ from sqlalchemy import orm
 
 from cyborg import db, history, work
 from cyborg.db import models
-from cyborg.importing.convert import Part, Request, Values, Whole
+from cyborg.importing.convert import ImportedArq, ImportedDeployable, Values, Whole
 from cyborg.placement import adoption
 from cyborg.states import handle_states
 
@@ -57,7 +57,7 @@ def conflicts_of_devices(session: orm.Session, found: Sequence[Whole]) -> list[s
     ]
 
 
-def conflicts_of_arqs(session: orm.Session, found: Sequence[Request]) -> list[str]:
+def conflicts_of_arqs(session: orm.Session, found: Sequence[ImportedArq]) -> list[str]:
     """A sentence for each ARQ that is here already and not as the old database has it."""
     arq, handle = models.Arq, models.AttachHandle
     uuids = [request.values["uuid"] for request in found]
@@ -128,7 +128,7 @@ def store_devices(found: Sequence[Whole]) -> None:
         device_rows = [whole.values | {"host_id": hosts[whole.hostname]} for whole in new]
         _insert(session, models.Device, device_rows)
         devices = _ids(session, models.Device, [row["uuid"] for row in device_rows])
-        paths, parts = list[Values](), list[tuple[Part, int]]()
+        paths, parts = list[Values](), list[tuple[ImportedDeployable, int]]()
         for whole in new:
             own = {"device_id": devices[whole.values["uuid"]], "host_id": hosts[whole.hostname]}
             paths.append(whole.path | own)
@@ -137,7 +137,7 @@ def store_devices(found: Sequence[Whole]) -> None:
         _store_parts(session, parts)
 
 
-def _store_parts(session: orm.Session, parts: Sequence[tuple[Part, int]]) -> None:
+def _store_parts(session: orm.Session, parts: Sequence[tuple[ImportedDeployable, int]]) -> None:
     rows = [part.values | {"device_id": device_id} for part, device_id in parts]
     _insert(session, models.Deployable, rows)
     ids = _ids(session, models.Deployable, [row["uuid"] for row in rows])
@@ -195,7 +195,7 @@ def _ids(session: orm.Session, model: type[Any], uuids: Sequence[str]) -> dict[s
 
 
 @db.retry
-def store_arqs(found: Sequence[Request]) -> None:
+def store_arqs(found: Sequence[ImportedArq]) -> None:
     """Insert ARQs, the beginning of their history, and the work that ends what is unfinished."""
     with db.writer() as session:
         there = _there(session, models.Arq, [request.values["uuid"] for request in found])
@@ -228,10 +228,10 @@ def store_arqs(found: Sequence[Request]) -> None:
 
 def is_only_left(found: object) -> bool:
     """True if it is an ARQ that gets no row: only what it has left is noted."""
-    return isinstance(found, Request) and found.values["state"] == models.DELETING
+    return isinstance(found, ImportedArq) and found.values["state"] == models.DELETING
 
 
-def _leave(session: orm.Session, new: Sequence[Request], handles: Mapping[str, int]) -> None:
+def _leave(session: orm.Session, new: Sequence[ImportedArq], handles: Mapping[str, int]) -> None:
     """Have those handles cleaned that were still to be; one may be noted or clean already."""
     left = {each.handle: each for each in new if each.needs_step and each.handle is not None}
     handle = models.AttachHandle

@@ -41,8 +41,8 @@ _RESOURCE_CLASS = re.compile(r"FPGA|PGPU|VGPU|CUSTOM_[A-Z0-9_]+")
 _TRAIT = re.compile(r"(CUSTOM|HW)_[A-Z0-9_]+|OWNER_CYBORG")
 
 
-class Refused(errors.Invalid):
-    """A report is refused as a whole. ``owner`` is the host whose node it claims."""
+class ReportRefused(errors.Invalid):
+    """A report is refused as a whole. ``owner`` is the host whose node it names."""
 
     def __init__(self, text: str, owner: str | None = None) -> None:
         super().__init__(text)
@@ -59,9 +59,9 @@ def check_size(data: Mapping[str, Any], max_bytes: int) -> None:
     try:
         size = len(base.canonical_json(data))
     except RecursionError as exc:
-        raise Refused("it is nested too deeply.") from exc
+        raise ReportRefused("it is nested too deeply.") from exc
     if size > max_bytes:
-        raise Refused(
+        raise ReportRefused(
             f"its {size} bytes are more than a report may have; raise [conductor] "
             f"max_report_bytes, which is {max_bytes}, if the host really has so much."
         )
@@ -75,11 +75,11 @@ def check_report(
     What is known of such a device stays as it is. ``made`` are traits and resource classes that the
     host had before, and that Placement still has.
 
-    :raises Refused: a name is none, or there is too much of something
+    :raises ReportRefused: a name is none, or there is too much of something
     """
     for field, name in (("host", report.host), ("node", report.node)):
         if not rpc.is_host_name(name):
-            raise Refused(f"{field}: {name!r:.300} is no name of a host.")
+            raise ReportRefused(f"{field}: {name!r:.300} is no name of a host.")
     _check_amounts(report, max_devices)
     said = {driver: text for driver, text in report.errors.items() if driver not in _NO_DRIVERS}
     unknown = set(report.unknown)
@@ -120,10 +120,12 @@ def _crowding(names: set[str], its: set[str]) -> str | None:
 def _check_amounts(report: rpc.HostReport, max_devices: int) -> None:
     drivers = report.errors.keys() | report.devices.keys()
     if len(drivers) > _DRIVERS_MAX:
-        raise Refused(f"devices: {len(drivers)} drivers are more than a host has, {_DRIVERS_MAX}.")
+        raise ReportRefused(
+            f"devices: {len(drivers)} drivers are more than a host has, {_DRIVERS_MAX}."
+        )
     count = sum(len(found) for found in report.devices.values())
     if count > max_devices:
-        raise Refused(
+        raise ReportRefused(
             f"devices: {count} are more than a host may report; raise [conductor] "
             f"max_report_devices, which is {max_devices}, if it really has so many."
         )
@@ -134,7 +136,7 @@ def _check_amounts(report: rpc.HostReport, max_devices: int) -> None:
         for dep in device.deployables
     )
     if parts > max_devices * _PARTS_MAX:
-        raise Refused(
+        raise ReportRefused(
             f"devices: {parts} deployables, attach handles and attributes are more than "
             f"{max_devices * _PARTS_MAX}, which are {_PARTS_MAX} for each of [conductor] "
             "max_report_devices."
@@ -172,7 +174,7 @@ def check_host(
     if is_new or host.node != report.node:
         _check_node(session, host, report.node, is_new=is_new)
     if report.started > now_ms + _MAX_AHEAD:
-        raise Refused(
+        raise ReportRefused(
             "started: the agent started in the future by the database's clock; set the clock of "
             f"host {report.host}."
         )
@@ -195,7 +197,7 @@ def _check_node(session: orm.Session, host: models.Host, node: str, *, is_new: b
     owner = owner_of(session, node, host.id)
     # Whoever wants the node can cause these sentences, so they advise nothing that would give it.
     if owner is not None:
-        raise Refused(
+        raise ReportRefused(
             f"node: {node} belongs to host {owner}. If {host.name} is the same machine under "
             'another name, or has taken its place, see "A host that was renamed" in the '
             "administrator guide.",
@@ -204,13 +206,13 @@ def _check_node(session: orm.Session, host: models.Host, node: str, *, is_new: b
     if node == host.name or node.startswith(f"{host.name}."):
         return
     if not is_new:
-        raise Refused(
+        raise ReportRefused(
             f"node: {host.name} has node {host.node}, and {node} only if an administrator says so, "
             'see "The node of a host" in the administrator guide.'
         )
     key = models.HostKey
     if session.scalar(sa.select(key.id).where(key.host_name == host.name).limit(1)) is not None:
-        raise Refused(
+        raise ReportRefused(
             f"node: {node} is no name of host {host.name}, which has it only if an administrator "
             'says so, see "The node of a host" in the administrator guide.'
         )

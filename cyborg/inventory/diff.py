@@ -109,7 +109,7 @@ class Plan:
             if is_news(before, device.unhealthy)
         ]
 
-    def events(self) -> Iterator[tuple[notices.Event, models.Device]]:
+    def events(self) -> Iterator[tuple[notices.NoticeKind, models.Device]]:
         """The events of the known devices: missing, found again, unhealthy, healthy.
 
         Read this before the plan is applied, which changes the rows.
@@ -344,7 +344,9 @@ def _with_deployables(plan: Plan) -> Plan:
     )
 
 
-def events_of_new(rows: Sequence[models.Device]) -> Iterator[tuple[notices.Event, models.Device]]:
+def events_of_new(
+    rows: Sequence[models.Device],
+) -> Iterator[tuple[notices.NoticeKind, models.Device]]:
     """The same of inserted devices: created, unhealthy."""
     yield from ((notices.DEVICE_CREATED, row) for row in rows)
     yield from ((notices.DEVICE_UNHEALTHY, row) for row in rows if row.unhealthy is not None)

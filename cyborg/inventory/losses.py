@@ -17,7 +17,7 @@ from cyborg.inventory.diff import KeptDevice, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class DeferredLosses:
     """Devices that are kept for now: their ids, a hash of what was lacking, and why."""
 
     devices: frozenset[int]
@@ -25,13 +25,13 @@ class Held:
     sentence: str
 
 
-def held(
+def deferred(
     known: Sequence[models.Device],
     plan: Plan,
     reported: Mapping[str, Set[tuple[str, str]]],
     max_share: float,
     mark_before: str | None,
-) -> Held | None:
+) -> DeferredLosses | None:
     """The devices that the plan may not take away now; None if it may take all that it does.
 
     ``reported`` are the handles that each deployable is reported with, by its name. ``mark_before``
@@ -56,7 +56,7 @@ def held(
         "them either"
     )
     rows = (*plan.gone, *emptied)
-    return Held(devices=frozenset(row.id for row in rows), mark=mark, sentence=sentence)
+    return DeferredLosses(devices=frozenset(row.id for row in rows), mark=mark, sentence=sentence)
 
 
 def _present(rows: Iterable[models.Device]) -> int:

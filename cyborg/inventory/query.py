@@ -62,7 +62,7 @@ _DEVICE_FILTERS = {
 }
 
 
-class Device(NamedTuple):
+class ShownDevice(NamedTuple):
     """A device as answers show it; a mapped object would take twice the time."""
 
     uuid: str
@@ -96,14 +96,14 @@ _OF_DEVICE = dict(_DEVICE.items()) | {
 }
 # With an inner join MariaDB would begin at the smaller table, and sort all rows to cut a page.
 _DEVICES = (
-    sa.select(*(_OF_DEVICE[name] for name in Device._fields))
+    sa.select(*(_OF_DEVICE[name] for name in ShownDevice._fields))
     .select_from(models.Device.__table__)
     .outerjoin(models.Host.__table__, _HOST.id == _DEVICE.host_id)
     .outerjoin(models.ControlPath.__table__, _PATH.device_id == _DEVICE.id)
 )
 
 
-class Deployable(NamedTuple):
+class ShownDeployable(NamedTuple):
     """A deployable as answers show it, likewise."""
 
     id: int
@@ -141,7 +141,7 @@ _OF_DEPLOYABLE = dict(_DEPLOYABLE.items()) | {
     "withheld": _PROVIDER.withheld,
 }
 _DEPLOYABLES = (
-    sa.select(*(_OF_DEPLOYABLE[name] for name in Deployable._fields[:-1]))
+    sa.select(*(_OF_DEPLOYABLE[name] for name in ShownDeployable._fields[:-1]))
     .select_from(models.Deployable.__table__)
     .outerjoin(models.Device.__table__, _DEVICE.id == _DEPLOYABLE.device_id)
     .outerjoin(models.ResourceProvider.__table__, _PROVIDER.uuid == _DEPLOYABLE.rp_uuid)
@@ -161,7 +161,7 @@ _ATTRIBUTES = (
 )
 
 
-def list_devices(page: paging.Page = paging.ALL, **wanted: str | bool) -> list[Device]:
+def list_devices(page: paging.Page = paging.ALL, **wanted: str | bool) -> list[ShownDevice]:
     """Devices that have the values ``wanted``, with what is shown of their hosts; one SELECT.
 
     :raises Invalid: the sort key or the marker is unknown
@@ -170,21 +170,21 @@ def list_devices(page: paging.Page = paging.ALL, **wanted: str | bool) -> list[D
         select = paging.select(
             session, _DEVICES, DEVICE_COLUMNS, page, wanted, filters=_DEVICE_FILTERS
         )
-        return [Device._make(row) for row in session.execute(select)]
+        return [ShownDevice._make(row) for row in session.execute(select)]
 
 
-def get_device(uuid: str) -> Device:
+def get_device(uuid: str) -> ShownDevice:
     """The device of that uuid, with what is shown of its host.
 
     :raises NotFound: there is no such device
     """
     with db.reader() as session:
         for row in session.execute(_DEVICES.where(_DEVICE.uuid == uuid)):
-            return Device._make(row)
+            return ShownDevice._make(row)
     raise errors.NotFound.of("Device", uuid=uuid)
 
 
-def list_deployables(page: paging.Page = paging.ALL, **wanted: str | int) -> list[Deployable]:
+def list_deployables(page: paging.Page = paging.ALL, **wanted: str | int) -> list[ShownDeployable]:
     """Deployables that have the values ``wanted``, with their attributes, from two SELECTs.
 
     :raises Invalid: the sort key or the marker is unknown
@@ -197,7 +197,7 @@ def list_deployables(page: paging.Page = paging.ALL, **wanted: str | int) -> lis
         return _with_attributes(session, session.execute(select).all())
 
 
-def get_deployable(uuid: str) -> Deployable:
+def get_deployable(uuid: str) -> ShownDeployable:
     """The deployable of that uuid with its attributes.
 
     :raises NotFound: there is no such deployable
@@ -211,10 +211,10 @@ def get_deployable(uuid: str) -> Deployable:
 
 def _with_attributes(
     session: orm.Session, rows: Iterable[sa.Row[*tuple[Any, ...]]]
-) -> list[Deployable]:
+) -> list[ShownDeployable]:
     """Deployables of rows that begin with the id."""
     attributes: dict[int, dict[str, str]] = {row[0]: {} for row in rows}
     if attributes:
         for deployable_id, key, value in session.execute(_ATTRIBUTES, {"ids": list(attributes)}):
             attributes[deployable_id][key] = value
-    return [Deployable._make((*row, attributes[row[0]])) for row in rows]
+    return [ShownDeployable._make((*row, attributes[row[0]])) for row in rows]

@@ -41,18 +41,18 @@ _Handles = Mapping[str, Set[tuple[str, str]]]
 def read(data: Any, max_bytes: int) -> rpc.HostReport:
     """The report of a message.
 
-    :raises Refused: it is none, or has too many bytes; that is logged and shown with the host
+    :raises ReportRefused: it is none, or has too many bytes; that is logged and shown with the host
     """
     try:
         acceptance.check_size(data, max_bytes)
         return rpc.HostReport.from_wire(data)
-    except (acceptance.Refused, rpc.Unreadable) as exc:
-        refused = acceptance.Refused(str(exc))
+    except (acceptance.ReportRefused, rpc.Unreadable) as exc:
+        refused = acceptance.ReportRefused(str(exc))
         _note(data.get("host") if isinstance(data, Mapping) else None, refused)
         raise refused from exc
 
 
-def _note(host_name: object, refused: acceptance.Refused) -> None:
+def _note(host_name: object, refused: acceptance.ReportRefused) -> None:
     LOG.warning("Refused a report of host %.300r: %s", host_name, refused)
     if isinstance(host_name, str) and rpc.is_host_name(host_name):
         why = Reason.of(liveness.REFUSED, "a report was refused", refused)
@@ -71,7 +71,8 @@ def apply_report(
     from it, and was not from the one before, those devices stay as they are. Cards that have
     vanished stay as missing for ``keep_vanished`` seconds.
 
-    :raises Refused: the host may not say this of itself; that is logged and shown with the host
+    :raises ReportRefused: the host may not say this of itself; that is logged and shown with the
+        host
     """
     said = report.unchanged()
     if note_unchanged(said):
@@ -79,11 +80,11 @@ def apply_report(
     try:
         accepted = acceptance.check_report(report, max_devices, names.made_for(report.host))
         applied = _apply(accepted, said.digest, max_gone_share, keep_vanished)
-    except acceptance.Refused as exc:
+    except acceptance.ReportRefused as exc:
         _note(report.host, exc)
         if exc.owner is not None:
-            claims = f"host {report.host} claims the node of this one"
-            liveness.note_refusal(exc.owner, Reason(liveness.REFUSED, claims))
+            sentence = f"host {report.host} claims the node of this one"
+            liveness.note_refusal(exc.owner, Reason(liveness.REFUSED, sentence))
         raise
     if not applied:
         LOG.warning(
@@ -230,7 +231,7 @@ def _compare(
     unread = diff.rows_with(known, report.unread)
     reported, moved = diff.drop_held_elsewhere(known, report.devices, frozen | unread)
     plan = diff.diff(known, reported, frozen=frozen, unread=unread)
-    held = losses.held(known, plan, handles, max_share, host.lacked)
+    held = losses.deferred(known, plan, handles, max_share, host.lacked)
     if held:
         LOG.error("Host %s: %s", host.name, held.sentence)
         errors[liveness.CONDUCTOR] = held.sentence

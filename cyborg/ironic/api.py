@@ -19,7 +19,7 @@ _MICROVERSION = "1.81"
 _FIELDS = "uuid,name,properties,extra"
 
 
-class Unreadable(errors.CyborgError):
+class BadNodeAnswer(errors.CyborgError):
     """Ironic does not answer for one node as its API says."""
 
 
@@ -43,7 +43,7 @@ def node(conf: cfg.ConfigOpts, ident: str) -> Mapping[str, Any] | None:
     """The node of that UUID or name, or None if there is none.
 
     :raises Misconfigured: Ironic cannot be used
-    :raises Unreadable: its answer is an error
+    :raises BadNodeAnswer: its answer is an error
     """
     return _get(conf, f"/nodes/{urllib.parse.quote(ident, safe='')}", {"fields": _FIELDS})
 
@@ -52,7 +52,7 @@ def inventory(conf: cfg.ConfigOpts, uuid: str) -> Mapping[str, Any] | None:
     """The inventory of a node by its last inspection, or None if Ironic has none.
 
     :raises Misconfigured: Ironic cannot be used
-    :raises Unreadable: its answer is an error
+    :raises BadNodeAnswer: its answer is an error
     """
     return _get(conf, f"/nodes/{uuid}/inventory", {})
 
@@ -60,7 +60,7 @@ def inventory(conf: cfg.ConfigOpts, uuid: str) -> Mapping[str, Any] | None:
 def _listed(conf: cfg.ConfigOpts, query: Mapping[str, str]) -> Mapping[str, Any]:
     try:
         found = _get(conf, "/nodes", query)
-    except Unreadable as exc:
+    except BadNodeAnswer as exc:
         raise errors.Misconfigured(str(exc)) from exc
     if found is None or not answers.fits(found, {"nodes": [{"uuid": str}]}):
         raise errors.Misconfigured("[ironic] names a service that lists no nodes: it is no Ironic.")
@@ -82,9 +82,9 @@ def _get(
     except ka_exc.NotFound:
         return None
     except ka_exc.HttpError as exc:
-        raise Unreadable(clients.why_not(GROUP, exc)) from exc
+        raise BadNodeAnswer(clients.why_not(GROUP, exc)) from exc
     except answers.Unusable as exc:
-        raise Unreadable(f"Ironic cannot be read: {exc}") from exc
+        raise BadNodeAnswer(f"Ironic cannot be read: {exc}") from exc
     except ka_exc.ClientException as exc:
         raise errors.Misconfigured(clients.why_not(GROUP, exc)) from exc
     return found

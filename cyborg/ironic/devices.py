@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, claims, pci, registry
+from cyborg.drivers import base, function_owners, pci, registry
 from cyborg.drivers.pci import product_names
-from cyborg.ironic.facts import Accelerator, Inventory
+from cyborg.ironic.facts import Accelerator, NodeFunctions
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _UNKNOWN_TYPE = "PCI"
 
 
 @dataclass(slots=True)
-class Found:
+class NodeDevices:
     """The devices of a node, each with its driver, and sentences about what is none."""
 
     devices: dict[str, tuple[str, base.Device]] = field(default_factory=dict)
@@ -45,14 +45,14 @@ class Finder:
         self._enabled = loaded.drivers
         self._others = registry.load_others(conf)
 
-    def find(self, inventory: Inventory, accelerators: Sequence[Accelerator]) -> Found:
+    def find(self, inventory: NodeFunctions, accelerators: Sequence[Accelerator]) -> NodeDevices:
         """The devices of a node."""
-        found = Found(notes=list(inventory.notes))
+        found = NodeDevices(notes=list(inventory.notes))
         # A host's own disks are not those of the node.
         functions = pci.Snapshot(
             inventory.functions.values(), _NoFiles(), used={}, volumes={}
         )
-        owners = claims.assign(dict(self._claims(functions, found.notes)))
+        owners = function_owners.assign(dict(self._exactness(functions, found.notes)))
         of_ironic = {each.address: each for each in accelerators}
         for address, function in sorted(functions.items()):
             driver = owners.of.get(address)
@@ -65,21 +65,21 @@ class Finder:
                 _add(found, _NO_DRIVER, _device_of_ironic(each))
         return found
 
-    def _claims(
+    def _exactness(
         self, functions: pci.Snapshot, notes: list[str]
-    ) -> Iterator[tuple[str, claims.Claims]]:
+    ) -> Iterator[tuple[str, function_owners.Exactness]]:
         for name, driver in {**self._enabled, **self._others}.items():
-            if not isinstance(driver, base.Claiming):
+            if not isinstance(driver, base.Matching):
                 continue
             try:
-                claimed = claims.of(driver, functions)
+                matched = function_owners.of(driver, functions)
             except Exception as exc:
                 LOG.warning("Driver %s does not say what it claims", name, exc_info=True)
                 notes.append(f"driver {name} was not asked, {type(exc).__name__}: {exc}")
                 continue
             yield name, {
                 address: exactness
-                for address, exactness in claimed.items()
+                for address, exactness in matched.items()
                 if address in functions
                 and (name in self._enabled or pci.may_be_accelerator(functions[address]))
             }
@@ -127,7 +127,7 @@ class _NoFiles:
         return product_names.find(vendor, device)
 
 
-def _add(found: Found, driver: str, device: base.Device) -> None:
+def _add(found: NodeDevices, driver: str, device: base.Device) -> None:
     """Add a device; one of several functions is added once."""
     found.devices.setdefault(device.control_path.place, (driver, device))
 

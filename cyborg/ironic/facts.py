@@ -16,7 +16,7 @@ from oslo_utils import uuidutils
 
 from cyborg import rpc
 from cyborg.drivers import pci
-from cyborg.ironic.api import Unreadable
+from cyborg.ironic.api import BadNodeAnswer
 
 #: The name in a node's ``extra`` of the host that the node is for Cyborg.
 HOST = "cyborg_host"
@@ -51,7 +51,7 @@ class Node:
 
 
 @dataclass(slots=True)
-class Inventory:
+class NodeFunctions:
     """The PCI functions of a node, by address, and sentences about others."""
 
     functions: dict[str, pci.Function] = field(default_factory=dict)
@@ -63,21 +63,21 @@ def node_of(answer: Mapping[str, Any]) -> Node:
 
     Its host has the name that ``extra`` says, or else that of the node, or else its UUID.
 
-    :raises Unreadable: it is none
+    :raises BadNodeAnswer: it is none
     """
     uuid = answer.get("uuid")
     if not uuidutils.is_uuid_like(uuid):
-        raise Unreadable(f"Ironic shows a node without a UUID: {uuid!r:.40}.")
+        raise BadNodeAnswer(f"Ironic shows a node without a UUID: {uuid!r:.40}.")
     uuid = str(uuid).lower()
     host = _mapping(answer.get("extra")).get(HOST) or answer.get("name") or uuid
     if not rpc.is_host_name(host):
-        raise Unreadable(f"Node {uuid}: {host!r:.80} is no name of a host.")
+        raise BadNodeAnswer(f"Node {uuid}: {host!r:.80} is no name of a host.")
     found = _mapping(answer.get("properties")).get("accelerators")
     accelerators = (_accelerator(_mapping(each)) for each in _list(found))
     return Node(uuid=uuid, host=str(host), accelerators=tuple(filter(None, accelerators)))
 
 
-def inventory_of(answer: Mapping[str, Any] | None) -> Inventory:
+def inventory_of(answer: Mapping[str, Any] | None) -> NodeFunctions:
     """The PCI functions of what Ironic has of an inspection, which may be nothing.
 
     In-band inspection has them beside the inventory, out-of-band inspection in it.
@@ -85,7 +85,7 @@ def inventory_of(answer: Mapping[str, Any] | None) -> Inventory:
     document = _mapping(answer)
     listed = _list(_mapping(document.get("plugin_data")).get("pci_devices"))
     listed = listed or _list(_mapping(document.get("inventory")).get("pci_devices"))
-    found = Inventory()
+    found = NodeFunctions()
     nowhere = unreadable = 0
     for each in map(_mapping, listed[:_FUNCTIONS_MAX]):
         if each.get("bus") is None:

@@ -12,12 +12,12 @@ from oslo_utils import uuidutils
 
 from cyborg.common import errors
 from cyborg.ironic import api, facts, store
-from cyborg.ironic.devices import Finder, Found
-from cyborg.ironic.store import Outcome
+from cyborg.ironic.devices import Finder, NodeDevices
+from cyborg.ironic.store import Imported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class NodeSelection:
     """The nodes to import: all, or those of these UUIDs or names."""
 
     nodes: Sequence[str] = ()
@@ -26,7 +26,7 @@ class Wish:
     remove_gone: bool = False
 
 
-def import_all(conf: cfg.ConfigOpts, wish: Wish) -> Iterator[Outcome]:
+def import_all(conf: cfg.ConfigOpts, wish: NodeSelection) -> Iterator[Imported]:
     """Import every node that Ironic has, and forget those that it has no more.
 
     All is read before anything is written.
@@ -51,7 +51,7 @@ def import_all(conf: cfg.ConfigOpts, wish: Wish) -> Iterator[Outcome]:
         yield _forget(uuid, name, dry_run=wish.dry_run)
 
 
-def import_some(conf: cfg.ConfigOpts, wish: Wish) -> Iterator[Outcome]:
+def import_some(conf: cfg.ConfigOpts, wish: NodeSelection) -> Iterator[Imported]:
     """Import the nodes of the wish, and forget those of them that Ironic has no more.
 
     :raises Misconfigured: Ironic cannot be used, or knows a node neither now nor before
@@ -62,8 +62,8 @@ def import_some(conf: cfg.ConfigOpts, wish: Wish) -> Iterator[Outcome]:
         try:
             found = api.node(conf, ident)
             node = None if found is None else facts.node_of(found)
-        except api.Unreadable as exc:
-            yield Outcome(node=ident, host=ident, failure=str(exc))
+        except api.BadNodeAnswer as exc:
+            yield Imported(node=ident, host=ident, failure=str(exc))
             continue
         if node is not None:
             yield _read(conf, finder, node).store(dry_run=wish.dry_run)
@@ -77,7 +77,7 @@ def import_some(conf: cfg.ConfigOpts, wish: Wish) -> Iterator[Outcome]:
 
 def import_document(
     conf: cfg.ConfigOpts, document: Mapping[str, Any], uuid: str, name: str | None, *, dry_run: bool
-) -> Outcome:
+) -> Imported:
     """Import what was saved of a node's inventory, without asking Ironic.
 
     :raises Misconfigured: the UUID or the name is none
@@ -86,18 +86,18 @@ def import_document(
         raise errors.Misconfigured(f"--node must be the UUID of the node, not {uuid}.")
     try:
         node = facts.node_of({"uuid": uuid, "name": name})
-    except api.Unreadable as exc:
+    except api.BadNodeAnswer as exc:
         raise errors.Misconfigured(str(exc)) from exc
     found = Finder(conf).find(facts.inventory_of(document), ())
     return store.store(node, found, dry_run=dry_run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
+class _NodeRead:
     """A node with its devices, or with why they cannot be read."""
 
     node: facts.Node
-    found: Found | None = None
+    found: NodeDevices | None = None
     failure: str | None = None
 
     @property
@@ -105,26 +105,26 @@ class _Read:
         """True if Ironic knows no device of it: its inventory is gone, say, or has none."""
         return self.found is not None and not self.found.devices
 
-    def store(self, *, dry_run: bool) -> Outcome:
+    def store(self, *, dry_run: bool) -> Imported:
         """Write it, if it could be read."""
         if self.found is None:
-            return Outcome(node=self.node.uuid, host=self.node.host, failure=self.failure)
+            return Imported(node=self.node.uuid, host=self.node.host, failure=self.failure)
         return store.store(self.node, self.found, dry_run=dry_run)
 
 
-def _read(conf: cfg.ConfigOpts, finder: Finder, node: facts.Node) -> _Read:
+def _read(conf: cfg.ConfigOpts, finder: Finder, node: facts.Node) -> _NodeRead:
     try:
         document = api.inventory(conf, node.uuid)
-    except api.Unreadable as exc:
-        return _Read(node=node, failure=str(exc))
-    return _Read(
+    except api.BadNodeAnswer as exc:
+        return _NodeRead(node=node, failure=str(exc))
+    return _NodeRead(
         node=node, found=finder.find(facts.inventory_of(document), node.accelerators)
     )
 
 
-def _forget(uuid: str, name: str, *, dry_run: bool) -> Outcome:
+def _forget(uuid: str, name: str, *, dry_run: bool) -> Imported:
     notes = ("Ironic has no such node any more",)
-    return Outcome(node=uuid, host=name, notes=notes, gone=store.forget([uuid], dry_run=dry_run))
+    return Imported(node=uuid, host=name, notes=notes, gone=store.forget([uuid], dry_run=dry_run))
 
 
 def _uuids(listed: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -133,15 +133,15 @@ def _uuids(listed: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def _readable(
     listed: Sequence[Mapping[str, Any]],
-) -> tuple[list[facts.Node], list[Outcome]]:
+) -> tuple[list[facts.Node], list[Imported]]:
     """The nodes that can be imported, and those that cannot."""
-    nodes, failures = list[facts.Node](), list[Outcome]()
+    nodes, failures = list[facts.Node](), list[Imported]()
     for each in listed:
         try:
             nodes.append(facts.node_of(each))
-        except api.Unreadable as exc:
+        except api.BadNodeAnswer as exc:
             uuid = str(each.get("uuid"))
-            failures.append(Outcome(node=uuid, host=uuid, failure=str(exc)))
+            failures.append(Imported(node=uuid, host=uuid, failure=str(exc)))
     return nodes, failures
 
 

@@ -19,12 +19,12 @@ from cyborg import db
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import bare_metal, diff
-from cyborg.ironic.devices import Found
+from cyborg.ironic.devices import NodeDevices
 from cyborg.ironic.facts import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Imported:
     """The outcome for a node: how many devices are new, changed, gone, and why none is written."""
 
     node: str
@@ -44,12 +44,12 @@ class Outcome:
 class _Undone(Exception):
     """Ends the transaction of a dry run."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: Imported) -> None:
         super().__init__()
         self.outcome = outcome
 
 
-def store(node: Node, found: Found, *, dry_run: bool) -> Outcome:
+def store(node: Node, found: NodeDevices, *, dry_run: bool) -> Imported:
     """Bring the rows of a node in line with what Ironic knows of it."""
     try:
         return _store(node, found, dry_run=dry_run)
@@ -58,7 +58,7 @@ def store(node: Node, found: Found, *, dry_run: bool) -> Outcome:
 
 
 @db.retry
-def _store(node: Node, found: Found, *, dry_run: bool) -> Outcome:
+def _store(node: Node, found: NodeDevices, *, dry_run: bool) -> Imported:
     try:
         with db.writer() as session:
             outcome = _write(session, node, found)
@@ -71,7 +71,7 @@ def _store(node: Node, found: Found, *, dry_run: bool) -> Outcome:
         raise db.RestartTransaction from exc
 
 
-def _write(session: orm.Session, node: Node, found: Found) -> Outcome:
+def _write(session: orm.Session, node: Node, found: NodeDevices) -> Imported:
     plain: dict[str, Any] = {
         "node": node.uuid,
         "host": node.host,
@@ -86,17 +86,17 @@ def _write(session: orm.Session, node: Node, found: Found) -> Outcome:
     rows = list(session.scalars(query.with_for_update()))
     own = next((row for row in rows if row.uuid == node.uuid), None)
     if own is not None and own.managed_by == models.AGENT:
-        return Outcome(**plain, has_agent=True)
+        return Imported(**plain, has_agent=True)
     for row in rows:
         if row is own:
             continue
         if row.managed_by == models.AGENT:
             gone = bare_metal.forget(session, [own]) if own is not None else 0
-            return Outcome(**plain, gone=gone, has_agent=True)
+            return Imported(**plain, gone=gone, has_agent=True)
         failure = f"the node {row.uuid} is host {node.host} already"
-        return Outcome(**plain, failure=failure)
+        return Imported(**plain, failure=failure)
     if not found.devices:
-        return Outcome(**plain, gone=bare_metal.forget(session, [own] if own else []))
+        return Imported(**plain, gone=bare_metal.forget(session, [own] if own else []))
     if own is None:
         own = models.Host(uuid=node.uuid, managed_by=models.IRONIC, down=False)
         session.add(own)
@@ -104,7 +104,7 @@ def _write(session: orm.Session, node: Node, found: Found) -> Outcome:
     own.not_offered = found.unknown
     session.flush()
     new, changed, gone = _write_devices(session, own.id, found.devices)
-    return Outcome(**plain, devices=len(found.devices), new=new, changed=changed, gone=gone)
+    return Imported(**plain, devices=len(found.devices), new=new, changed=changed, gone=gone)
 
 
 def _write_devices(
@@ -163,7 +163,7 @@ def _forget(uuids: Collection[str], *, dry_run: bool) -> int:
         with db.writer() as session:
             gone = bare_metal.forget(session, session.scalars(query.with_for_update()).all())
             if dry_run:
-                raise _Undone(Outcome(node="", host="", gone=gone))
+                raise _Undone(Imported(node="", host="", gone=gone))
             return gone
     except (db_exc.DBReferenceError, orm.exc.StaleDataError) as exc:
         raise db.RestartTransaction from exc

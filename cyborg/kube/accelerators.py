@@ -22,7 +22,7 @@ CONSUMER_TYPE = "KUBERNETES"
 _Document = dict[str, Any]
 
 
-class Refused(errors.CyborgError):
+class ApiFailed(errors.CyborgError):
     """Cyborg, or Keystone, did not do what was asked, or cannot be reached."""
 
 
@@ -40,7 +40,7 @@ class Api:
     def call(self, method: str, path: str, body: object = None) -> Any:
         """The document of an answer; None if it has none.
 
-        :raises Refused: it is no success
+        :raises ApiFailed: it is no success
         """
         answer = self._send(method, path, body)
         _check(answer)
@@ -49,7 +49,7 @@ class Api:
     def find(self, path: str) -> _Document | None:
         """The document that is there; None if there is none.
 
-        :raises Refused: that is not known
+        :raises ApiFailed: that is not known
         """
         answer = self._send("GET", path)
         if answer.status_code == HTTPStatus.NOT_FOUND and _is_cyborgs(answer):
@@ -61,7 +61,7 @@ class Api:
     def rows(self, collection: str, **query: str) -> Iterator[_Document]:
         """Every row of a collection, page after page.
 
-        :raises Refused: it cannot be read
+        :raises ApiFailed: it cannot be read
         """
         more = True
         while more:
@@ -77,7 +77,7 @@ class Api:
     def delete(self, path: str) -> None:
         """Delete what is there, if it is there.
 
-        :raises Refused: it is not deleted
+        :raises ApiFailed: it is not deleted
         """
         answer = self._send("DELETE", path)
         if answer.status_code not in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_FOUND}:
@@ -98,7 +98,7 @@ class Api:
                     path, method, params=query, microversion=microversion.NEWEST, **options
                 )
         except ka_exc.ClientException as exc:
-            raise Refused(f"The accelerator API cannot be used: {exc}") from exc
+            raise ApiFailed(f"The accelerator API cannot be used: {exc}") from exc
 
 
 def _is_cyborgs(answer: requests.Response) -> bool:
@@ -115,9 +115,9 @@ def _check(answer: requests.Response) -> None:
         raise _refusal(answer)
 
 
-def _refusal(answer: requests.Response) -> Refused:
+def _refusal(answer: requests.Response) -> ApiFailed:
     try:
         said = str(answer.json()["errors"][0]["detail"])[:200]
     except answers.ODD:
         said = answer.text[:200]
-    return Refused(f"The accelerator API answers {answer.status_code}: {said}")
+    return ApiFailed(f"The accelerator API answers {answer.status_code}: {said}")

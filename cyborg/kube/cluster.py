@@ -33,7 +33,7 @@ class Unanswered(errors.CyborgError):
     """Kubernetes did not do what was asked, or cannot be reached."""
 
 
-class Invalid(Unanswered):
+class InvalidDocument(Unanswered):
     """Kubernetes does not permit what a document says in these fields."""
 
     def __init__(self, message: str, fields: Sequence[str]) -> None:
@@ -65,7 +65,7 @@ class Cluster:
         self._by_node = f"spec.nodeName={node_name(conf)},spec.driver={conf.kube.driver_name}"
         self._node = node_name(conf)
 
-    def claim(self, namespace: str, name: str, until: float) -> _Document | None:
+    def resource_claim(self, namespace: str, name: str, until: float) -> _Document | None:
         """The ResourceClaim of that name; None if there is none.
 
         The answer is awaited until then, by the monotonic clock.
@@ -82,7 +82,7 @@ class Cluster:
         except _Gone:
             return None
 
-    def claims(self) -> Iterator[_Document]:
+    def resource_claims(self) -> Iterator[_Document]:
         """Every ResourceClaim.
 
         :raises Unanswered: they cannot be read
@@ -153,7 +153,7 @@ class Cluster:
                 raise _Gone("Kubernetes has no such object") from exc
             said = f"Kubernetes answers {exc.status}: {_message(exc)}"
             if exc.status == HTTPStatus.UNPROCESSABLE_ENTITY:
-                raise Invalid(said, _fields(exc)) from exc
+                raise InvalidDocument(said, _fields(exc)) from exc
             raise Unanswered(said) from exc
         except (urllib3.exceptions.HTTPError, OSError, answers.Unusable) as exc:
             raise Unanswered(f"Kubernetes cannot be reached: {exc}") from exc

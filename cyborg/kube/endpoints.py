@@ -16,9 +16,9 @@ from oslo_config import cfg
 
 from cyborg.common import errors
 from cyborg.kube import messages
-from cyborg.kube.claims import Call, Claims, Given
 from cyborg.kube.cluster import node_name
-from cyborg.kube.health import Health
+from cyborg.kube.health import DeviceHealth
+from cyborg.kube.resource_claims import Call, Given, ResourceClaims
 
 LOG = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _LONGEST_PATH = 107
 class Endpoints:
     """Both sockets: the one that the kubelet looks for, and the one that it then calls."""
 
-    def __init__(self, conf: cfg.ConfigOpts, claims: Claims, health: Health) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, claims: ResourceClaims, health: DeviceHealth) -> None:
         self._conf = conf
         self._driver = conf.kube.driver_name
         self._pool = node_name(conf)

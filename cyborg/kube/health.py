@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cyborg.kube import inventory, messages, slices
-from cyborg.kube.inventory import Inventory, Part
+from cyborg.kube.inventory import NodeInventory, OfferedPart
 
 #: Passes after which what was seen last is not believed any more.
 _MISSED = 3
@@ -17,19 +17,19 @@ _MISSED = 3
 _LONGEST = 1024
 
 
-class Health:
+class DeviceHealth:
     """The health of the devices as seen last; any number of streams tell it on."""
 
     def __init__(self, pool: str, interval: Callable[[], float]) -> None:
         self._pool = pool
         self._interval = interval
         self._changed = threading.Condition()
-        self._seen: Inventory | None = None
+        self._seen: NodeInventory | None = None
         self._seen_at = 0.0
         self._passes = 0
         self._stopped = False
 
-    def note(self, seen: Inventory) -> None:
+    def note(self, seen: NodeInventory) -> None:
         """Take what a pass has found."""
         with self._changed:
             self._seen, self._seen_at = seen, time.time()
@@ -88,7 +88,7 @@ class Health:
         return answer
 
 
-def _state(part: Part) -> tuple[int, str]:
+def _state(part: OfferedPart) -> tuple[int, str]:
     for what in (inventory.UNHEALTHY, inventory.MISSING):
         if what in part.closed:
             return messages.UNHEALTHY, part.closed[what]

@@ -31,7 +31,7 @@ _TRAIT, _BOARD_FUNCTIONS = "trait", "board_functions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class OfferedPart:
     """A deployable of this host that belongs to Kubernetes, with what is true of all of it."""
 
     #: The resource provider.
@@ -58,27 +58,27 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class NodeInventory:
     """The parts of this host that belong to Kubernetes."""
 
     #: The name of the host's root provider.
     hostname: str
-    parts: tuple[Part, ...]
+    parts: tuple[OfferedPart, ...]
 
-    def part(self, provider: str) -> Part | None:
+    def part(self, provider: str) -> OfferedPart | None:
         """The part of that provider; None if it is not Kubernetes'."""
         return next((each for each in self.parts if each.provider == provider), None)
 
 
-def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> Inventory:
+def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> NodeInventory:
     """Ask Cyborg.
 
-    :raises accelerators.Refused: it does not say
+    :raises accelerators.ApiFailed: it does not say
     """
     host = api.find(f"/hosts/{conf.host}")
     if host is None:
         # It was removed from Cyborg: nothing of it can be given out.
-        return Inventory(hostname=conf.host, parts=())
+        return NodeInventory(hostname=conf.host, parts=())
     hostname = host["hostname"]
     devices = [
         each
@@ -86,13 +86,13 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> Inventory:
         if _is_ours(host, each, conf.kube.taint_reason)
     ]
     if not devices:
-        return Inventory(hostname=hostname, parts=())
+        return NodeInventory(hostname=hostname, parts=())
     held = _held_by_others(conf, api, hostname)
     parts: dict[str, list[_Row]] = {device["uuid"]: [] for device in devices}
     for part in api.rows("deployables", hostname=hostname):
         if part["num_accelerators"] and part["device_uuid"] in parts:
             parts[part["device_uuid"]].append(part)
-    return Inventory(
+    return NodeInventory(
         hostname=hostname,
         parts=tuple(
             _part(host, device, part, held.get(part["uuid"], 0))
@@ -105,7 +105,7 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> Inventory:
 def own_allocations(conf: cfg.ConfigOpts, api: accelerators.Api) -> Iterator[_Row]:
     """The allocations of claims on this host.
 
-    :raises accelerators.Refused: they cannot be read
+    :raises accelerators.ApiFailed: they cannot be read
     """
     return api.rows(
         "allocations", consumer_type=accelerators.CONSUMER_TYPE, consumer_name=conf.host
@@ -133,12 +133,12 @@ def _held_by_others(
     )
 
 
-def _part(host: _Row, device: _Row, part: _Row, held: int) -> Part:
+def _part(host: _Row, device: _Row, part: _Row, held: int) -> OfferedPart:
     attributes = part["attributes"]
     unit = max(1, int(attributes.get(_BOARD_FUNCTIONS, 1)))
     total = part["num_accelerators"]
     left = max(0, total - held)
-    return Part(
+    return OfferedPart(
         provider=part["rp_uuid"],
         device_type=device["type"],
         resource_class=attributes["rc"],

@@ -11,7 +11,7 @@ from oslo_config import cfg
 
 from cyborg.common import errors
 from cyborg.common.allocation_states import LIVE
-from cyborg.kube import accelerators, claims, inventory
+from cyborg.kube import accelerators, inventory, resource_claims
 from cyborg.kube.cluster import Cluster, Unanswered, node_name
 
 LOG = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _LONGEST_PAUSE = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Claim:
+class _ResourceClaim:
     """A claim to which devices of this node are allocated, and whether pods may use it."""
 
     name: str
@@ -50,7 +50,7 @@ class Leases:
     def renew(self) -> None:
         """Renew the lease of each claim that there is, and shorten that of one that is gone once.
 
-        :raises accelerators.Refused: Cyborg cannot be asked
+        :raises accelerators.ApiFailed: Cyborg cannot be asked
         """
         held = {
             each["uuid"]
@@ -78,7 +78,7 @@ class Leases:
             # while nobody looked; by the second look it would have started.
             self._known = held | {uuid for uuid, claim in live.items() if claim.is_in_use}
 
-    def _tell_lost(self, held: set[str], live: Mapping[str, _Claim]) -> None:
+    def _tell_lost(self, held: set[str], live: Mapping[str, _ResourceClaim]) -> None:
         for consumer in ((self._known or set()) - held) & live.keys():
             LOG.error(
                 "Claim %s has no devices of this node any more: end its pods, others may get these",
@@ -89,17 +89,17 @@ class Leases:
     def _last(self) -> int:
         return min(_LAST, int(self._conf.kube.lease_seconds))
 
-    def _live(self) -> dict[str, _Claim] | None:
+    def _live(self) -> dict[str, _ResourceClaim] | None:
         """The claims that have devices of this node, by their consumers; None if not known."""
         conf = self._conf
         try:
             return {
-                claims.consumer_of(conf, meta["uid"]): _Claim(
+                resource_claims.consumer_of(conf, meta["uid"]): _ResourceClaim(
                     name=f"{meta['namespace']}/{meta['name']}",
                     is_in_use=bool(each["status"].get("reservedFor")),
                 )
-                for each in self._cluster.claims()
-                if claims.allocated(each, conf.kube.driver_name, node_name(conf))
+                for each in self._cluster.resource_claims()
+                if resource_claims.allocated(each, conf.kube.driver_name, node_name(conf))
                 for meta in [each["metadata"]]
             }
         except Unanswered as exc:

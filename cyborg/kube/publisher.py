@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from cyborg.kube.cluster import Cluster, Invalid
+from cyborg.kube.cluster import Cluster, InvalidDocument
 from cyborg.kube.slices import Spec
 
 LOG = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Publisher:
         valid = [each for each in spec["devices"] if self._invalid.get(each["name"]) != each]
         return spec | {"devices": valid}
 
-    def _leave_out(self, spec: Spec, why: Invalid) -> bool:
+    def _leave_out(self, spec: Spec, why: InvalidDocument) -> bool:
         """Note the devices that are named as invalid; whether there is one."""
         named = {int(match[1]) for field in why.fields if (match := _DEVICE.match(field))}
         devices = dict(enumerate(spec.get("devices", ())))
@@ -95,7 +95,7 @@ class Publisher:
         for name, document in documents.items():
             try:
                 self._send(document, is_new=name not in found, only_try=True)
-            except Invalid as exc:
+            except InvalidDocument as exc:
                 raise _InvalidSlice(name, exc) from exc
         for name, document in documents.items():
             stored = self._send(document, is_new=name not in found)
@@ -124,7 +124,7 @@ class Publisher:
 class _InvalidSlice(Exception):
     """A slice is invalid; the exception says which, and why."""
 
-    def __init__(self, name: str, why: Invalid) -> None:
+    def __init__(self, name: str, why: InvalidDocument) -> None:
         super().__init__(name)
         self.name = name
         self.why = why

@@ -10,12 +10,12 @@ from oslo_config import cfg
 from cyborg import process
 from cyborg.common import errors
 from cyborg.kube import accelerators, inventory, slices
-from cyborg.kube.claims import Claims
 from cyborg.kube.cluster import Cluster, node_name
 from cyborg.kube.endpoints import Endpoints
-from cyborg.kube.health import Health
+from cyborg.kube.health import DeviceHealth
 from cyborg.kube.leases import Leases
 from cyborg.kube.publisher import Publisher
+from cyborg.kube.resource_claims import ResourceClaims
 from cyborg.peers import answers
 
 LOG = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 _RETRY = 30.0
 
 
-class Driver:
+class KubeletPlugin:
     """The driver that runs on a node."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -34,8 +34,8 @@ class Driver:
         cluster = Cluster(conf)
         self._publisher = Publisher(cluster, node_name(conf))
         self._leases = Leases(conf, self._api, cluster)
-        self._health = Health(node_name(conf), lambda: conf.kube.interval)
-        claims = Claims(conf, self._api, cluster)
+        self._health = DeviceHealth(node_name(conf), lambda: conf.kube.interval)
+        claims = ResourceClaims(conf, self._api, cluster)
         self._endpoints = Endpoints(conf, claims, self._health)
         self._loops = [
             process.Loop("kube-devices", self._look),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cyborg.kube import inventory
-from cyborg.kube.inventory import Part
+from cyborg.kube.inventory import OfferedPart
 
 #: What Kubernetes permits: devices in a slice if they have taints or counters, sets of counters
 #: in a slice, attributes and capacities of a device, bytes of a text, taints of a device.
@@ -43,7 +43,7 @@ _CAPACITIES = {"memory_mib": "memory", "capacity_mib": "storage"}
 Spec = dict[str, Any]
 
 
-def names(part: Part) -> list[str]:
+def names(part: OfferedPart) -> list[str]:
     """The names of a part's devices: labels of DNS."""
     kind = part.device_type.lower()
     return [f"{kind}-{part.provider}-{n}" for n in range(part.total // part.unit)]
@@ -56,7 +56,7 @@ def provider_of(device: str) -> str | None:
 
 
 def specs(
-    parts: Iterable[Part], driver: str, node: str, *, evict_unhealthy: bool
+    parts: Iterable[OfferedPart], driver: str, node: str, *, evict_unhealthy: bool
 ) -> dict[str, Spec]:
     """The wanted slices of the pool of a node: what each says of its content, by its name.
 
@@ -83,19 +83,19 @@ def _chunks(items: Sequence[Spec], most: int) -> Iterator[list[Spec]]:
         yield chunk
 
 
-def _is_counted(part: Part) -> bool:
+def _is_counted(part: OfferedPart) -> bool:
     return part.total // part.unit > 1
 
 
-def _counter_set(part: Part) -> Spec:
+def _counter_set(part: OfferedPart) -> Spec:
     return {"name": _set_name(part), "counters": {_COUNTER: {"value": str(part.left)}}}
 
 
-def _set_name(part: Part) -> str:
+def _set_name(part: OfferedPart) -> str:
     return f"provider-{part.provider}"
 
 
-def _devices(part: Part, driver: str, *, evict: bool) -> Iterator[Spec]:
+def _devices(part: OfferedPart, driver: str, *, evict: bool) -> Iterator[Spec]:
     common: Spec = {
         "attributes": dict(_attributes(part)),
         "capacity": {key: {"value": amount} for key, amount in _capacities(part).items()},
@@ -115,7 +115,7 @@ def _taint(what: str, driver: str, *, evict: bool) -> Spec:
     return {"key": f"{driver}/{what}", "effect": "NoExecute" if evicts else "NoSchedule"}
 
 
-def _attributes(part: Part) -> Iterator[tuple[str, Spec]]:
+def _attributes(part: OfferedPart) -> Iterator[tuple[str, Spec]]:
     """The first of its facts, and then of its traits, that there is room for."""
     known: dict[str, str | int | bool] = {
         key: value for key, value in part.facts.items() if key not in _CAPACITIES
@@ -137,7 +137,7 @@ def _typed(value: str | int | bool) -> Spec:  # noqa: FBT001 - it is a value
     return {"string": value.encode()[:_LONGEST].decode(errors="ignore")}
 
 
-def _capacities(part: Part) -> dict[str, str]:
+def _capacities(part: OfferedPart) -> dict[str, str]:
     found = {_COUNTER: str(part.unit)}
     for fact, name in _CAPACITIES.items():
         if isinstance(value := part.facts.get(fact), int):

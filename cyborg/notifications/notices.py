@@ -201,7 +201,7 @@ class QuotaPayload(Payload):
     exceeded: Sequence[Excess]
 
 
-class Event(NamedTuple):
+class NoticeKind(NamedTuple):
     """A kind of notification."""
 
     name: str
@@ -209,9 +209,9 @@ class Event(NamedTuple):
     payload: type[Payload]
 
 
-def _of(what: str, payload: type[Payload]) -> Callable[..., Event]:
-    def make(name: str, priority: str = INFO) -> Event:
-        return Event(f"{what}.{name}", priority, payload)
+def _of(what: str, payload: type[Payload]) -> Callable[..., NoticeKind]:
+    def make(name: str, priority: str = INFO) -> NoticeKind:
+        return NoticeKind(f"{what}.{name}", priority, payload)
 
     return make
 
@@ -258,13 +258,13 @@ PROFILE_UPDATED = _profile("update.end")
 PROFILE_DELETED = _profile("delete.end")
 PROFILE_ENABLED = _profile("enable.end")
 PROFILE_DISABLED = _profile("disable.end")
-QUOTA_EXCEEDED = Event("quota.exceeded", WARN, QuotaPayload)
+QUOTA_EXCEEDED = NoticeKind("quota.exceeded", WARN, QuotaPayload)
 
 
 class Notice(NamedTuple):
     """One event with its payload."""
 
-    event: Event
+    event: NoticeKind
     payload: Payload
     #: Why a bind failed.
     reason: Reason | None = None
@@ -283,7 +283,7 @@ class Handle(NamedTuple):
 
 
 def of_arq(
-    event: Event,
+    event: NoticeKind,
     arq: models.Arq,
     state: str,
     *,
@@ -323,33 +323,33 @@ def of_arq(
     )
 
 
-def of_device(event: Event, device: models.Device, hostname: str) -> Notice:
+def of_device(event: NoticeKind, device: models.Device, hostname: str) -> Notice:
     """``device``, as its row is now."""
     # A new row has no default before it is written.
     said = {"hostname": hostname, "tainted": bool(device.tainted), "users": ()}
     return Notice(event, _told(DevicePayload, device, **said))
 
 
-def of_host(event: Event, host: models.Host) -> Notice:
+def of_host(event: NoticeKind, host: models.Host) -> Notice:
     """``host``, as its row is now."""
     return Notice(event, _told(HostPayload, host, hostname=host.node, users=()))
 
 
 def of_operation(
-    event: Event, operation: models.Operation, *, state: str, error: str | None
+    event: NoticeKind, operation: models.Operation, *, state: str, error: str | None
 ) -> Notice:
     """``operation`` is in ``state`` now; its row may still have the old state."""
     said = {"state": state, "error": error, "instance_uuid": operation.consumer_uuid}
     return Notice(event, _told(OperationPayload, operation, **said))
 
 
-def of_pool(event: Event, pool: models.FunctionPool) -> Notice:
+def of_pool(event: NoticeKind, pool: models.FunctionPool) -> Notice:
     """``pool``, which is loaded with its traits."""
     traits = sorted(each.trait for each in pool.traits)
     return Notice(event, _told(FunctionPoolPayload, pool, traits=traits))
 
 
-def of_profile(event: Event, profile: models.DeviceProfile) -> Notice:
+def of_profile(event: NoticeKind, profile: models.DeviceProfile) -> Notice:
     """``profile``, which is loaded with its projects."""
     projects = sorted(each.project_id for each in profile.projects)
     extra = profile.extra or {}

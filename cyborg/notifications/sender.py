@@ -44,10 +44,10 @@ class Sender:
         self._conf = conf
         self._publisher = f"{SERVICE}:{conf.host}"
         self._lock = threading.Lock()
-        self._transport: _Transport | None = None
+        self._transport: _NoticeTransport | None = None
         self._notifier: messaging.Notifier | None = None
 
-    def send_all(self, claim: work.Claim) -> None:
+    def send_all(self, item: work.Item) -> None:
         """Send until nothing is left.
 
         :raises Undelivered: the broker did not confirm one; it and those after it wait
@@ -56,7 +56,7 @@ class Sender:
             sent: list[models.Notification] = []
             try:
                 for notification in batch:
-                    claim.checkpoint()
+                    item.checkpoint()
                     self._send(notification)
                     sent.append(notification)
             finally:
@@ -84,18 +84,18 @@ class Sender:
         metrics.count(metrics.NOTIFICATIONS_SENT, event_type=notification.event_type)
         LOG.debug("Sent %s %s", notification.event_type, notification.uuid)
 
-    def _open(self) -> tuple[_Transport, Any]:
+    def _open(self) -> tuple[_NoticeTransport, Any]:
         if self._transport is None:
             # Without this default, oslo.messaging would use its own common exchange.
             messaging.TransportURL.parse(self._conf)  # registers the option
             self._conf.set_default("control_exchange", EXCHANGE)
-            self._transport = _Transport(messaging.get_notification_transport(self._conf))
+            self._transport = _NoticeTransport(messaging.get_notification_transport(self._conf))
             # The work is tried again anyway, so the library need not retry for long.
             self._notifier = messaging.Notifier(self._transport, self._publisher, retry=1)
         return self._transport, self._notifier
 
 
-class _Transport(NotificationTransport):
+class _NoticeTransport(NotificationTransport):
     """Keeps the error of a failed send, which the library's drivers only log."""
 
     def __init__(self, plain: Any) -> None:

@@ -32,7 +32,7 @@ NO_VALID_HOST = ("NoValidHost", "NoValidHost_Remote")
 _CLOSE_GRACE = 2.0
 
 
-class Endpoint:
+class NovaEndpoint:
     """The endpoint that is called with each notification of Nova's."""
 
     filter_rule = messaging.NotificationFilter(event_type=EVENT)
@@ -112,7 +112,7 @@ class Watcher:
         target = messaging.Target(topic=options.topic, exchange=options.exchange)
         # The pool gets every notification besides those who listen to the topic already.
         self._listener = messaging.get_notification_listener(
-            self._transport, [target], [Endpoint(self._conf)], executor="threading",
+            self._transport, [target], [NovaEndpoint(self._conf)], executor="threading",
             pool=options.pool, allow_requeue=False,
         )  # fmt: skip
         self._listener.start()

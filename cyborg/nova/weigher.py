@@ -71,21 +71,21 @@ class _Order:
         """``text`` is the API's answer, the best candidate first."""
         #: The best rank on a host, by its root provider.
         self.ranks: dict[str, int] = {}
-        #: The place of each candidate, by the provider of each group as Nova names the groups.
-        self.places: dict[frozenset[tuple[str, str]], int] = {}
-        for place, each in enumerate(json.loads(text)["candidates"]):
+        #: The position of each candidate, by the provider of each group as Nova names the groups.
+        self.positions: dict[frozenset[tuple[str, str]], int] = {}
+        for position, each in enumerate(json.loads(text)["candidates"]):
             self.ranks.setdefault(str(each["hostname"]), int(each["rank"]))
             groups = ((f"{_GROUP}{one['group']}", str(one["rp_uuid"])) for one in each["groups"])
-            self.places.setdefault(frozenset(groups), place)
+            self.positions.setdefault(frozenset(groups), position)
 
-    def place(self, claim: Mapping[str, Any]) -> int:
-        """The place of what Nova may claim; behind all others if it is no candidate."""
+    def position(self, claim: Mapping[str, Any]) -> int:
+        """The position of what Nova may claim; behind all others if it is no candidate."""
         groups = ((name.lstrip("_"), of[0]) for name, of in claim["mappings"].items())
         named = frozenset(each for each in groups if re.fullmatch(_GROUP + r"\d+", each[0]))
-        return self.places.get(named, len(self.places))
+        return self.positions.get(named, len(self.positions))
 
 
-class _Asker:
+class _OrderAsker:
     """Asks the API for the order. It never raises, and waits for no more than the time-out."""
 
     def __init__(self) -> None:
@@ -102,8 +102,8 @@ class _Asker:
             if kept != server:
                 order = self._ask(_device_profile(spec))
                 setattr(spec, _KEPT, (server, order))
-            for host in hosts if order.places else ():
-                host.allocation_candidates.sort(key=order.place)
+            for host in hosts if order.positions else ():
+                host.allocation_candidates.sort(key=order.position)
         except Exception:
             LOG.exception("No order of hosts and accelerators.")
             return _Order()
@@ -152,7 +152,7 @@ class _Asker:
         )  # fmt: skip
 
 
-class AcceleratorWeigher(_Asker, weights.BaseHostWeigher):  # type: ignore[misc]
+class AcceleratorWeigher(_OrderAsker, weights.BaseHostWeigher):  # type: ignore[misc]
     """Weighs a host by the rank of its best candidate, and sorts what may be claimed there."""
 
     def weight_multiplier(self, host_state: Any) -> float:
@@ -175,7 +175,7 @@ class AcceleratorWeigher(_Asker, weights.BaseHostWeigher):  # type: ignore[misc]
         return [-float(ranks.get(node, last)) for node in nodes]
 
 
-class AcceleratorFilter(_Asker, filters.BaseHostFilter):  # type: ignore[misc]
+class AcceleratorFilter(_OrderAsker, filters.BaseHostFilter):  # type: ignore[misc]
     """Lets every host pass, and sorts what may be claimed there; a single host is not weighed."""
 
     def filter_all(self, filter_obj_list: Iterable[Any], spec_obj: Any) -> list[Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``accelerator arq``: the claims of servers to devices."""
+"""``accelerator arq``: the requests of servers for devices."""
 
 from __future__ import annotations
 

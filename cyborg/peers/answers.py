@@ -103,7 +103,7 @@ class _Stream(socket.SocketIO):
         return count
 
 
-class _Answer(http.client.HTTPResponse):
+class _PeerAnswer(http.client.HTTPResponse):
     """An answer that is refused by its head, or read within the bounds of the call."""
 
     def __init__(self, sock: socket.socket, *given: Any, **options: Any) -> None:
@@ -138,7 +138,7 @@ _POOLS = poolmanager.pool_classes_by_scheme
 
 def _pool(kind: Any, *given: Any, **options: Any) -> Any:
     made = kind(*given, **options)
-    made.ConnectionCls = type("_Connection", (kind.ConnectionCls,), {"response_class": _Answer})
+    made.ConnectionCls = type("_Connection", (kind.ConnectionCls,), {"response_class": _PeerAnswer})
     return made
 
 

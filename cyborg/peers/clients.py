@@ -22,7 +22,7 @@ _NAMES = {"glance": "Glance", "ironic": "Ironic", "nova": "Nova", "placement": "
 _lock = threading.Lock()
 #: By the id of a configuration, which cannot be hashed. The connection keeps its configuration, so
 #: no other one gets that id.
-_connections: dict[int, connection.Connection] = {}
+_connections: dict[int, connection.ServicesConnection] = {}
 
 
 def proxy(conf: cfg.ConfigOpts, group: str) -> connection.Proxy:
@@ -31,7 +31,7 @@ def proxy(conf: cfg.ConfigOpts, group: str) -> connection.Proxy:
 
     with _lock:
         if id(conf) not in _connections:
-            _connections[id(conf)] = connection.Connection(conf)
+            _connections[id(conf)] = connection.ServicesConnection(conf)
         return _connections[id(conf)].proxy(group)
 
 

@@ -56,7 +56,7 @@ class Keystone(Proxy, identity.Proxy):
     """Keystone's resources too, which oslo.limit asks for."""
 
 
-class Connection(sdk_connection.Connection):
+class ServicesConnection(sdk_connection.Connection):
     """One connection for all services, each as its own group of options describes it.
 
     The SDK would make the proxies itself. But then they would share the credentials and TLS files

@@ -114,7 +114,7 @@ def find_image(
     """The active image with that uuid, name, function id or function name. Give exactly one.
 
     A uuid finds any image. The others find only an image that is public or belongs to the project
-    of Cyborg's own user, because everyone may upload an image that claims to be a function. If
+    of Cyborg's own user, because everyone may upload an image that says it is a function. If
     several images have the function id, the newest is taken.
 
     :raises NoImage: there is none, or several have the name, or it is not active

@@ -61,7 +61,7 @@ def take_stock(
     for uuid in looked_at:
         try:
             held = api.allocations(uuid)
-        except client.NotFound:
+        except client.NoSuchProvider:
             held = {}
         foreign = {
             consumer

@@ -43,31 +43,31 @@ class PlacementError(errors.ServiceUnavailable):
     """Placement does not serve us at present, whatever the request is."""
 
 
-class Refused(PlacementError):
+class RequestRefused(PlacementError):
     """Placement understood this request and refuses it."""
 
 
-class NotPermitted(PlacementError):
+class NotAuthorized(PlacementError):
     """Our user may not do this in Placement."""
 
 
-class NotFound(Refused):
+class NoSuchProvider(RequestRefused):
     """There is no such provider."""
 
 
-class AlreadyExists(Refused):
+class AlreadyExists(RequestRefused):
     """Another provider has this uuid or name."""
 
 
-class InUse(Refused):
+class InUse(RequestRefused):
     """The provider, or an inventory that would be removed, has allocations."""
 
 
-class GenerationConflict(Refused):
+class GenerationConflict(RequestRefused):
     """Somebody has changed the provider since it was read."""
 
 
-_BY_CODE: dict[str, type[Refused]] = {
+_BY_CODE: dict[str, type[RequestRefused]] = {
     "placement.concurrent_update": GenerationConflict,
     "placement.duplicate_name": AlreadyExists,
     "placement.inventory.inuse": InUse,
@@ -103,7 +103,7 @@ NOVAS_TYPES = ("INSTANCE", "unknown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedProvider:
     """A provider as lists show it."""
 
     uuid: str
@@ -127,7 +127,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Holdings:
     """The allocation of a consumer: amounts by resource class, by provider."""
 
     amounts: Mapping[str, Mapping[str, int]]
@@ -176,7 +176,7 @@ class Client:
         with _lock:
             self._known = _known.setdefault(self._proxy, _Known())
 
-    def find_tree(self, root_name: str) -> list[Listed]:
+    def find_tree(self, root_name: str) -> list[ListedProvider]:
         """All providers of the tree whose root has that name, the root first; or none."""
         root_uuid = self._known.roots.get(root_name)
         if root_uuid is not None:
@@ -191,12 +191,12 @@ class Client:
         found = self._list(in_tree=named[0].uuid)
         return found if _root_first(found, root_name) else []
 
-    def find_provider(self, uuid: str) -> Listed | None:
+    def find_provider(self, uuid: str) -> ListedProvider | None:
         """The provider with that uuid, in whichever tree it is."""
         found = self._list(uuid=uuid)
         return found[0] if found else None
 
-    def read_provider(self, listed: Listed) -> tree.Provider:
+    def read_provider(self, listed: ListedProvider) -> tree.Provider:
         """The provider with everything on it.
 
         :raises GenerationConflict: it changed while it was read
@@ -219,7 +219,7 @@ class Client:
     def is_withdrawn(self, uuid: str, classes: Collection[str]) -> bool:
         """Everything of these resource classes is reserved on the provider.
 
-        :raises NotFound: there is no such provider
+        :raises NoSuchProvider: there is no such provider
         """
         path = f"/resource_providers/{uuid}/inventories"
         found = _inventories(self._call("GET", path, shape=_INVENTORIES))
@@ -229,7 +229,7 @@ class Client:
     def allocations(self, uuid: str) -> dict[str, dict[str, int]]:
         """The allocations of the provider: amounts by resource class, by consumer.
 
-        :raises NotFound: there is no such provider
+        :raises NoSuchProvider: there is no such provider
         """
         path = f"/resource_providers/{uuid}/allocations"
         found = self._call("GET", path, shape=_HELD)["allocations"]
@@ -252,7 +252,7 @@ class Client:
         who = {key: found.get(key) for key in ("project_id", "user_id", "consumer_generation")}
         self._call("PUT", path, {"allocations": kept, **who})
 
-    def find_held(self, consumer: str) -> Held | None:
+    def find_allocations(self, consumer: str) -> Holdings | None:
         """The allocation of a consumer; None if it has nothing."""
         found = self._call(
             "GET", f"/allocations/{consumer}", shape=_HELD_BY, microversion=_WITH_TYPES
@@ -260,7 +260,7 @@ class Client:
         if not found["allocations"]:
             return None
         owner = {name: str(found.get(name)) for name in ("project_id", "user_id", "consumer_type")}
-        return Held(
+        return Holdings(
             amounts={
                 provider: dict(held["resources"]) for provider, held in found["allocations"].items()
             },
@@ -280,7 +280,7 @@ class Client:
         ``generation`` is that of what it has now; None if it has nothing.
 
         :raises GenerationConflict: it has something else, or a provider was being changed
-        :raises Refused: there is no room for it
+        :raises RequestRefused: there is no room for it
         """
         body = {
             "allocations": {name: {"resources": dict(has)} for name, has in amounts.items()},
@@ -295,7 +295,7 @@ class Client:
         """The places where all groups have room, below the provider ``root`` if that is given."""
         try:
             return self._find_candidates(groups, limit, root)
-        except Refused:
+        except RequestRefused:
             # A name that we had made may have been removed since: it is made again.
             return self._find_candidates(groups, limit, root)
 
@@ -355,7 +355,7 @@ class Client:
         )
         try:
             self._call("POST", "/reshaper", {"inventories": wanted, "allocations": {}})
-        except NotPermitted as exc:
+        except NotAuthorized as exc:
             self._known.may_reshape = False
             LOG.info("Inventories are sent to Placement one by one: %s", exc)
             return False
@@ -395,17 +395,17 @@ class Client:
         self._known.names.discard(path)
         try:
             self._send("DELETE", path)
-        except NotFound:
+        except NoSuchProvider:
             return True
-        except Refused:
+        except RequestRefused:
             return False
         return True
 
-    def _list(self, **query: str) -> list[Listed]:
+    def _list(self, **query: str) -> list[ListedProvider]:
         shape = {"resource_providers": [_LISTED]}
         found = self._call("GET", "/resource_providers", shape=shape, query=query)
         return [
-            Listed(
+            ListedProvider(
                 uuid=item["uuid"],
                 name=item["name"],
                 parent_uuid=item.get("parent_provider_uuid"),
@@ -462,7 +462,7 @@ def _combinations(found: Any, groups: int) -> Combinations:
     )
 
 
-def _root_first(found: list[Listed], root_name: str) -> bool:
+def _root_first(found: list[ListedProvider], root_name: str) -> bool:
     """Sort a tree so that its root is first; False if the root no longer has that name."""
     found.sort(key=lambda listed: listed.parent_uuid is not None)
     return bool(found) and found[0].name == root_name
@@ -496,11 +496,11 @@ def _error(call: str, response: requests.Response) -> PlacementError:
     status = response.status_code
     kind: Callable[[str], PlacementError]
     if status == HTTPStatus.FORBIDDEN:
-        kind = NotPermitted
+        kind = NotAuthorized
     elif status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _NOT_ABOUT_US:
         kind = PlacementError
     elif status == HTTPStatus.NOT_FOUND:
-        kind = NotFound
+        kind = NoSuchProvider
     else:
-        kind = _BY_CODE.get(code, Refused)
+        kind = _BY_CODE.get(code, RequestRefused)
     return kind(f"Placement answered {status} to {call}: {detail}")

@@ -69,7 +69,7 @@ def compare_host(conf: cfg.ConfigOpts, host_name: str, most: int | None = None) 
             return Comparison(in_progress=True)
         try:
             found = tuple(_differences(api, state, most))
-        except (client.GenerationConflict, client.NotFound):
+        except (client.GenerationConflict, client.NoSuchProvider):
             continue
         if not found or found == last:
             return Comparison(differences=found)
@@ -110,20 +110,20 @@ def _sentences(
         known = found or state.providers.get(step.uuid) or state.records[step.uuid]
         whose = f"Provider {known.name} ({step.uuid})"
         match step:
-            case tree.Create():
+            case tree.CreateProvider():
                 missing.add(step.uuid)
                 yield f"{whose} is missing below {_above(state, step)}."
-            case tree.Place():
+            case tree.UpdateProvider():
                 yield f"{whose} should be called {step.name}, below {_above(state, step)}."
             case tree.SetTraits() if found:
                 yield from _traits(whose, step, found)
             case tree.SetInventories() if found:
                 yield from _inventories(whose, step, found)
-            case tree.Delete():
+            case tree.DeleteProvider():
                 yield f"{whose} is kept, and no deployable is behind it."
 
 
-def _above(state: desired.HostState, step: tree.Create | tree.Place) -> str:
+def _above(state: desired.HostState, step: tree.CreateProvider | tree.UpdateProvider) -> str:
     parent = state.providers.get(step.parent_uuid or "")
     return parent.name if parent else state.root_name
 

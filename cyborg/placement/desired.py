@@ -95,7 +95,7 @@ class HostState:
         found = (self.records[uuid].parent_uuid for uuid in tops if uuid in self.records)
         return {uuid for uuid in found if uuid is not None}
 
-    def as_left(self, found: client.Listed) -> tree.Provider | None:
+    def as_left(self, found: client.ListedProvider) -> tree.Provider | None:
         """A provider as we have left it, if its generation is still the same."""
         record = self.records.get(found.uuid)
         if record is None or record.generation != found.generation:
@@ -290,7 +290,7 @@ def is_unsure(uuid: str) -> bool:
 
 
 @db.retry
-def claim(state: HostState, asked: Collection[str], hold: Hold) -> None:
+def record_intent(state: HostState, asked: Collection[str], hold: Hold) -> None:
     """Record what we are about to write, before Placement has it.
 
     So it is known as ours even if this process is killed in the middle. Of the providers that are
@@ -328,9 +328,9 @@ def record(
 ) -> None:
     """Record how Placement's providers are now, if that is known and has changed.
 
-    ``state`` and ``asked`` are those that :func:`claim` got. All requests about the providers in
-    ``seen`` have been answered; about those that are still ``unsure`` there are earlier ones, and
-    the generation is what it was.
+    ``state`` and ``asked`` are those that :func:`record_intent` got. All requests about the
+    providers in ``seen`` have been answered; about those that are still ``unsure`` there are
+    earlier ones, and the generation is what it was.
     """
     changed: list[dict[str, Any]] = []
     for uuid, provider in seen.items():

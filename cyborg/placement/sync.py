@@ -105,7 +105,7 @@ def _reconcile(
     steps = tree.plan(wanted, actual, state.ours(), unsure)
     asked = {step.uuid for step in steps if tree.sets(step)}
     checkpoint()
-    desired.claim(state, asked, hold)
+    desired.record_intent(state, asked, hold)
     run = _Run(api=api, state=state, unsure=unsure, checkpoint=checkpoint, seen=dict(actual))
     try:
         run.apply(steps)
@@ -127,7 +127,7 @@ def _reconcile(
 
 
 def _read(
-    api: client.Client, state: desired.HostState, listed: Sequence[client.Listed]
+    api: client.Client, state: desired.HostState, listed: Sequence[client.ListedProvider]
 ) -> dict[str, tree.Provider]:
     """The providers of the host, each read only if its generation has changed or is not known."""
     try:
@@ -136,7 +136,7 @@ def _read(
             for found in listed
             if found.uuid in state.records or found.uuid in state.providers
         }
-    except (client.GenerationConflict, client.NotFound) as exc:
+    except (client.GenerationConflict, client.NoSuchProvider) as exc:
         raise _Changed from exc
 
 
@@ -183,11 +183,13 @@ class _Run:
     def apply(self, steps: Sequence[tree.Step]) -> None:
         """Take the steps: those of one provider in order, and after those of its parent."""
         groups = [list(group) for _, group in itertools.groupby(steps, key=lambda s: s.uuid)]
-        deleting = [group for group in groups if isinstance(group[0], tree.Delete)]
+        deleting = [group for group in groups if isinstance(group[0], tree.DeleteProvider)]
         changing = {group[0].uuid: group for group in groups if group not in deleting}
-        made = sum(isinstance(group[0], tree.Create) for group in changing.values())
+        made = sum(isinstance(group[0], tree.CreateProvider) for group in changing.values())
         self.offers = [] if made >= _MANY else None
-        for step in [step for step in steps if isinstance(step, tree.Create | tree.Place)]:
+        for step in [
+            step for step in steps if isinstance(step, tree.CreateProvider | tree.UpdateProvider)
+        ]:
             self._free_name(step)
         for wave in self._waves(changing):
             self._take_groups(wave)
@@ -195,11 +197,11 @@ class _Run:
         for group in deleting:
             self._take_group(group)
 
-    def _free_name(self, step: tree.Create | tree.Place) -> None:
+    def _free_name(self, step: tree.CreateProvider | tree.UpdateProvider) -> None:
         """Call another provider of ours by its uuid that has the name: cards may change places."""
         for found in list(self.seen.values()):
             if found.name == step.name and found.uuid != step.uuid:
-                self._try(tree.Place(
+                self._try(tree.UpdateProvider(
                     uuid=found.uuid, name=found.uuid, parent_uuid=found.parent_uuid
                 ))
 
@@ -234,9 +236,9 @@ class _Run:
 
         What a new provider offers is left for :meth:`_offer`, if they are many.
         """
-        if not all(isinstance(step, tree.Place) for step in steps):
+        if not all(isinstance(step, tree.UpdateProvider) for step in steps):
             self._warn_of_drift(steps[0].uuid)
-        waiting = self.offers if isinstance(steps[0], tree.Create) else None
+        waiting = self.offers if isinstance(steps[0], tree.CreateProvider) else None
         for step in steps:
             is_last = step is steps[-1]
             if waiting is not None and is_last and isinstance(step, tree.SetInventories):
@@ -249,10 +251,10 @@ class _Run:
         self.checkpoint()
         try:
             self._take(step)
-        except (client.GenerationConflict, client.NotFound):
+        except (client.GenerationConflict, client.NoSuchProvider):
             self.conflicts = True
             return False
-        except client.Refused as exc:
+        except client.RequestRefused as exc:
             self._fail(step.uuid, str(exc))
             return False
         except Exception:
@@ -273,7 +275,7 @@ class _Run:
         self.unanswered |= uuids
         try:
             is_done = self.api.reshape(wanted)
-        except client.Refused as exc:
+        except client.RequestRefused as exc:
             LOG.info("Placement refused the inventories of %d providers: %s", len(steps), exc)
             is_done = False
         if not is_done:
@@ -309,9 +311,9 @@ class _Run:
 
     def _take(self, step: tree.Step) -> None:
         match step:
-            case tree.Create():
+            case tree.CreateProvider():
                 self._create(step)
-            case tree.Place():
+            case tree.UpdateProvider():
                 self.api.place_provider(step.uuid, step.name, step.parent_uuid)
                 # Placement does not count this as a change, so the generation stays.
                 found = self.seen[step.uuid]
@@ -325,10 +327,10 @@ class _Run:
                 LOG.info("Provider %s has traits %s", found.name, said or "none")
             case tree.SetInventories():
                 self._set_inventories(step)
-            case tree.Delete():
+            case tree.DeleteProvider():
                 self._delete(step.uuid)
 
-    def _create(self, step: tree.Create) -> None:
+    def _create(self, step: tree.CreateProvider) -> None:
         try:
             generation = self.api.create_provider(step.name, step.uuid, step.parent_uuid)
         except client.AlreadyExists:
@@ -339,7 +341,7 @@ class _Run:
         )
         LOG.info("Created provider %s (%s)", step.name, step.uuid)
 
-    def _adopt(self, step: tree.Create) -> None:
+    def _adopt(self, step: tree.CreateProvider) -> None:
         """Move a provider here that was made already, perhaps below another root."""
         found = self.api.find_provider(step.uuid)
         if found is None:
@@ -364,9 +366,9 @@ class _Run:
     def _delete(self, uuid: str) -> None:
         try:
             self.api.delete_provider(uuid)
-        except client.NotFound:
+        except client.NoSuchProvider:
             LOG.info("Provider %s was deleted already", uuid)
-        except client.Refused as exc:
+        except client.RequestRefused as exc:
             # It has allocations, or children that others have made.
             self._withdraw(uuid)
             self._fail(uuid, f"withdrawn until it can be deleted ({exc})")

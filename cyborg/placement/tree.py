@@ -78,11 +78,11 @@ class _Named:
     parent_uuid: str | None
 
 
-class Create(_Named):
+class CreateProvider(_Named):
     """Make a provider without inventories and traits."""
 
 
-class Place(_Named):
+class UpdateProvider(_Named):
     """Set the name and the parent of a provider."""
 
 
@@ -103,13 +103,13 @@ class SetInventories:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
+class DeleteProvider:
     """Remove a provider, or reserve its inventories while it has allocations."""
 
     uuid: str
 
 
-Step = Create | Place | SetTraits | SetInventories | Delete
+Step = CreateProvider | UpdateProvider | SetTraits | SetInventories | DeleteProvider
 
 
 def plan(
@@ -132,8 +132,8 @@ def plan(
         steps += its
     leftover = ours.keys() - desired.keys()
     shown = [provider.uuid for provider in _top_down(actual) if provider.uuid in leftover]
-    steps += [Delete(uuid=uuid) for uuid in sorted(leftover.difference(shown))]
-    steps += [Delete(uuid=uuid) for uuid in reversed(shown)]
+    steps += [DeleteProvider(uuid=uuid) for uuid in sorted(leftover.difference(shown))]
+    steps += [DeleteProvider(uuid=uuid) for uuid in reversed(shown)]
     return steps
 
 
@@ -154,10 +154,10 @@ def _top_down(tree: Tree) -> Iterator[Provider]:
 
 def _make(wanted: Provider, found: Provider | None, ours: Ours) -> Iterator[Step]:
     if found is None:
-        yield Create(uuid=wanted.uuid, name=wanted.name, parent_uuid=wanted.parent_uuid)
+        yield CreateProvider(uuid=wanted.uuid, name=wanted.name, parent_uuid=wanted.parent_uuid)
         found = dataclasses.replace(wanted, inventories={}, traits=frozenset())
     elif (found.name, found.parent_uuid) != (wanted.name, wanted.parent_uuid):
-        yield Place(uuid=wanted.uuid, name=wanted.name, parent_uuid=wanted.parent_uuid)
+        yield UpdateProvider(uuid=wanted.uuid, name=wanted.name, parent_uuid=wanted.parent_uuid)
     steps: list[Step] = [*_traits(wanted, found, ours), *_inventories(wanted, found, ours)]
     # Set the traits before the inventories, because requests may forbid a trait. But if all is to
     # be reserved, do that first: Placement may refuse the traits.

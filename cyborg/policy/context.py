@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request context: who the caller is, and what the policy permits to that caller."""
+"""The request context: who the caller is, and what the policy allows that caller."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RequestContext(oslo_context.RequestContext):
         self._enforcer.authorize(rule, own if target is None else target, self._credentials)
 
     def may(self, rule: str) -> bool:
-        """True if ``rule`` permits the caller to act on objects that belong to no project."""
+        """True if ``rule`` allows the caller to act on objects that belong to no project."""
         try:
             self.authorize(rule)
         except errors.Forbidden:

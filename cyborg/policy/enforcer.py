@@ -54,14 +54,14 @@ class Enforcer:
         self, rule: str, target: Mapping[str, Any], credentials: Mapping[str, Any]
     ) -> None:
         """Raise Forbidden if ``rule`` does not permit it, or the token is not of a project."""
-        if not self._permits(rule, target, credentials):
+        if not self._allows(rule, target, credentials):
             raise errors.Forbidden(f"Access was denied to the following resource: {rule}")
 
     def is_admin(self, credentials: Mapping[str, Any]) -> bool:
         """True if the caller administers the cloud, and so acts on the objects of every project."""
-        return self._permits(base.IS_ADMIN, credentials, credentials)
+        return self._allows(base.IS_ADMIN, credentials, credentials)
 
-    def _permits(
+    def _allows(
         self, rule: str, target: Mapping[str, Any], credentials: Mapping[str, Any]
     ) -> bool:
         # oslo.policy treats a token without a scope like one for a project.

@@ -9,8 +9,8 @@ from cyborg import db, work
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.programming import operations
-from cyborg.programming.held_operation import Held
-from cyborg.programming.states import Event
+from cyborg.programming.locked_operation import LockedOperation
+from cyborg.programming.states import ProgramEvent
 
 
 @db.retry
@@ -37,11 +37,11 @@ def cancel(uuid: str, asked_by: str) -> None:
             raise errors.Conflict(
                 f"Operation {uuid} restores what a guest has lost; it ends when no guest has it."
             )
-        held = Held(session, deployable, operation)
-        held.move(
+        locked = LockedOperation(session, deployable, operation)
+        locked.move(
             operations.FAILED,
             f"Cancelled by {asked_by}.",
-            Event.UNWRITTEN,
+            ProgramEvent.UNWRITTEN,
             error="An administrator has cancelled it.",
             fault=operations.CANCELLED,
         )
@@ -49,4 +49,4 @@ def cancel(uuid: str, asked_by: str) -> None:
         work.want(session, work.PROGRAM, [operation.deployable_uuid])
         work.take_back(session, work.PROGRAM, operation.deployable_uuid)
         # It is offered again, and the binds that wait for it fail or ask for another one.
-        held.notify()
+        locked.notify()

@@ -24,7 +24,7 @@ from cyborg.common.reasons import Reader, Reason, shown
 from cyborg.db import models, paging
 from cyborg.db.providers import Judged
 from cyborg.notifications import notices
-from cyborg.programming import guard, layouts, program, states
+from cyborg.programming import layouts, program, states, using_arqs
 
 LOG = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ def ask(
 
 
 @db.retry
-def have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) -> bool:
+def have_programmed(item: work.Item, arq: models.Arq, deployable_uuid: str) -> bool:
     """Whether the deployable runs what the BindStarted ARQ asks for; if not, have it programmed.
 
     :raises CannotRun: it cannot be programmed so, or programming has failed for this bind
@@ -170,7 +170,7 @@ def have_programmed(claim: work.Claim, arq: models.Arq, deployable_uuid: str) ->
     with db.writer() as session:
         # The end of programming locks both in the same order.
         deployable = lock(session, deployable_uuid)
-        work.hold(session, claim)
+        work.hold(session, item)
         if deployable is None:
             raise CannotRun(Reason(_NOT_READY, "The deployable is gone from its host."))
         what = program.lacking(arq.request, deployable)
@@ -288,7 +288,7 @@ def request(
         made.active, made.state, made.ended_ms = None, SUCCEEDED, made.asked_ms
         made.history = [_entry(made.asked_ms, f"The deployable runs {what} already.")]
     else:
-        why_not = guard.why_not(session, deployable, what)
+        why_not = using_arqs.why_not(session, deployable, what)
         if why_not and not may_run:
             raise errors.Conflict(f"Deployable {deployable.uuid} cannot be programmed: {why_not}")
         work.want(session, work.PROGRAM, [deployable.uuid])
@@ -472,7 +472,7 @@ def move(
     state: str,
     text: str,
     *,
-    change: tuple[models.Deployable, states.Event] | None = None,
+    change: tuple[models.Deployable, states.ProgramEvent] | None = None,
     runs: Mapping[str, Any] = MappingProxyType({}),
     **values: Any,
 ) -> None:

@@ -11,8 +11,8 @@ from sqlalchemy import orm
 from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.programming import guard, layouts, program, states
-from cyborg.programming.states import Event
+from cyborg.programming import layouts, program, states, using_arqs
+from cyborg.programming.states import ProgramEvent
 from cyborg.states import availability
 
 #: What another deployable takes over that is the same part of its device.
@@ -54,14 +54,16 @@ def find_former(parts: Iterable[models.Deployable]) -> models.Deployable | None:
     return found[0] if len(found) == 1 else None
 
 
-def _take_over(row: models.Deployable, former: models.Deployable, shown: str | None) -> Event:
+def _take_over(
+    row: models.Deployable, former: models.Deployable, shown: str | None
+) -> ProgramEvent:
     """Record what guests have of the deployable under its former name."""
     for name in _RECORD:
         setattr(row, name, getattr(former, name))
     if shown is None:
         return _found(row)
     row.function_shown = program.plain(shown)
-    return _found(row) if states.is_shown(row) else Event.FOUND_LOST
+    return _found(row) if states.is_shown(row) else ProgramEvent.FOUND_LOST
 
 
 def update(
@@ -109,18 +111,18 @@ def _update_settled(
         # What its guests were given stays recorded for the day when it can be programmed again.
         is_left = any(handle.is_left for handle in row.attach_handles)
         forgotten = {} if is_left or _is_used(row) else states.record()
-        states.change(session, row, Event.NOT_PROGRAMMABLE, **forgotten)
+        states.change(session, row, ProgramEvent.NOT_PROGRAMMABLE, **forgotten)
     elif shown is None or program.plain(shown) == (row.function_plain or ""):
         states.change(session, row, _found(row), **seen)
     elif _is_needed(session, row) and not (returns and _is_required(row, shown)):
-        states.change(session, row, Event.FOUND_LOST, **seen)
+        states.change(session, row, ProgramEvent.FOUND_LOST, **seen)
     else:
-        event = Event.FOUND_LOADED if shown else Event.FOUND_BLANK
+        event = ProgramEvent.FOUND_LOADED if shown else ProgramEvent.FOUND_BLANK
         states.change(session, row, event, **states.record(function_id=shown or None) | seen)
 
 
-def _found(row: models.Deployable) -> Event:
-    return Event.FOUND_BLANK if availability.is_blank(row) else Event.FOUND_LOADED
+def _found(row: models.Deployable) -> ProgramEvent:
+    return ProgramEvent.FOUND_BLANK if availability.is_blank(row) else ProgramEvent.FOUND_LOADED
 
 
 def is_kept_for_guests(row: models.Deployable) -> bool:
@@ -143,7 +145,7 @@ def _need(row: models.Deployable, arqs: Sequence[models.Arq]) -> bool:
 
 def _is_needed(session: orm.Session, row: models.Deployable) -> bool:
     """The same, also under a former name of the deployable."""
-    return _is_used(row) or _need(row, guard.former_guests(session, row))
+    return _is_used(row) or _need(row, using_arqs.former_guests(session, row))
 
 
 def _is_required(row: models.Deployable, shown: str) -> bool:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a deployable's program: the one table of what may follow what.
 
-Everything that happens to a program is an :class:`Event`. :func:`next_state` says what becomes of
-it, and :func:`change` stores that for a locked deployable. Only this module sets the state.
+Everything that happens to a program is an :class:`ProgramEvent`. :func:`next_state` says what
+becomes of it, and :func:`change` stores that for a locked deployable. Only this module sets the
+state.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _RECORD = (
 )
 
 
-class Event(enum.Enum):
+class ProgramEvent(enum.Enum):
     """What happens to the program of a deployable."""
 
     NOT_PROGRAMMABLE = "A report: its driver does not program it."
@@ -78,10 +79,10 @@ class Event(enum.Enum):
     NOT_NEEDED = "No guest has any more what was to be written again."
 
 
-_E = Event
+_E = ProgramEvent
 
 #: What follows a state after an event. What is not here cannot happen.
-TABLE: Mapping[tuple[str, Event], str] = {
+TABLE: Mapping[tuple[str, ProgramEvent], str] = {
     (UNMANAGED, _E.NOT_PROGRAMMABLE): UNMANAGED,
     (UNMANAGED, _E.FOUND_BLANK): BLANK,
     (UNMANAGED, _E.FOUND_LOADED): LOADED,
@@ -122,7 +123,7 @@ TABLE: Mapping[tuple[str, Event], str] = {
 }
 
 
-def next_state(state: str, event: Event) -> str:
+def next_state(state: str, event: ProgramEvent) -> str:
     """What follows ``state`` after ``event``.
 
     :raises AssertionError: that cannot happen
@@ -132,7 +133,9 @@ def next_state(state: str, event: Event) -> str:
     return TABLE[state, event]
 
 
-def change(session: orm.Session, row: models.Deployable, event: Event, **values: Any) -> None:
+def change(
+    session: orm.Session, row: models.Deployable, event: ProgramEvent, **values: Any
+) -> None:
     """Bring the program of a locked deployable to its next state.
 
     ``values`` are other columns that change with it: those of :func:`record`, or
@@ -141,31 +144,33 @@ def change(session: orm.Session, row: models.Deployable, event: Event, **values:
 
     :raises RestartTransaction: somebody else has changed it since it was read
     """
-    if event is Event.UNWRITTEN and row.program_state not in TO_RESTORE:
+    if event is ProgramEvent.UNWRITTEN and row.program_state not in TO_RESTORE:
         shows_it = row.function_shown is None or is_shown(row)
-        event = event if shows_it and not availability.is_blank(row) else Event.UNWRITTEN_BLANK
+        event = (
+            event if shows_it and not availability.is_blank(row) else ProgramEvent.UNWRITTEN_BLANK
+        )
     state = next_state(row.program_state, event)
     if state == BLANK != row.program_state:
         values = record(function_shown=_left_over(row, event)) | values
     if state == DAMAGED:
         values = {"function_shown": None} | values
     if state in SETTLED and row.program_mode is None:
-        state = next_state(state, Event.NOT_PROGRAMMABLE)
+        state = next_state(state, ProgramEvent.NOT_PROGRAMMABLE)
     store(session, row, state, **values)
 
 
-def begin(row: models.Deployable, event: Event) -> None:
+def begin(row: models.Deployable, event: ProgramEvent) -> None:
     """Set the state of the program of a deployable that is not in the database yet."""
     state = next_state(UNMANAGED, event)
     row.program_state = state
     set_trait(row)
 
 
-def _left_over(row: models.Deployable, event: Event) -> str | None:
+def _left_over(row: models.Deployable, event: ProgramEvent) -> str | None:
     """What counts as shown of a program that becomes blank: nobody knows what a write has left."""
-    given_up = event in {Event.WRITE_FAILED, Event.NOT_NEEDED}
+    given_up = event in {ProgramEvent.WRITE_FAILED, ProgramEvent.NOT_NEEDED}
     unlike = row.function_shown is not None and not is_shown(row)
-    return LEFT_OVER if given_up or (event is Event.UNWRITTEN_BLANK and unlike) else None
+    return LEFT_OVER if given_up or (event is ProgramEvent.UNWRITTEN_BLANK and unlike) else None
 
 
 def store(session: orm.Session, row: models.Deployable, state: str, **values: Any) -> None:

@@ -16,9 +16,9 @@ from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.peers import clients, glance
 from cyborg.placement import client, desired
-from cyborg.programming import guard, operations, program
-from cyborg.programming.held_operation import Refused
-from cyborg.programming.situation import Situation
+from cyborg.programming import operations, program, using_arqs
+from cyborg.programming.locked_operation import CannotProgram
+from cyborg.programming.operation_facts import OperationFacts
 
 LOG = logging.getLogger(__name__)
 
@@ -29,18 +29,18 @@ _POLL = 0.05
 _HAS = "Consumer {} has an allocation of provider {} in Placement."
 
 
-def reserve(conf: cfg.ConfigOpts, claim: work.Claim, situation: Situation) -> None:
+def reserve(conf: cfg.ConfigOpts, item: work.Item, known: OperationFacts) -> None:
     """Wait until Placement offers nothing of the deployable and nobody has any of it.
 
-    :raises Refused: a consumer has an allocation of it
+    :raises CannotProgram: a consumer has an allocation of it
     :raises TryLater: Placement still offers it
     """
     api = client.Client(conf)
-    _await_placement(api, claim, situation)
-    refuse_consumers(api, claim, situation)
+    _await_placement(api, item, known)
+    refuse_consumers(api, item, known)
 
 
-def _await_placement(api: client.Client, claim: work.Claim, situation: Situation) -> None:
+def _await_placement(api: client.Client, item: work.Item, known: OperationFacts) -> None:
     """Wait until Placement offers nothing of the deployable, and nobody is about to offer it.
 
     This thread must not update Placement itself: one that does already could have read the database
@@ -51,13 +51,13 @@ def _await_placement(api: client.Client, claim: work.Claim, situation: Situation
     :raises TryLater: it is offered, or that attempt takes too long
     """
     rpc.kick()
-    host, provider = situation.host.name, situation.deployable.rp_uuid
+    host, provider = known.host.name, known.deployable.rp_uuid
     # Inventory of other classes belongs to somebody else, who may leave it there.
-    ours = {each.value for each in situation.attributes if each.key == base.RESOURCE_CLASS_KEY}
+    ours = {each.value for each in known.attributes if each.key == base.RESOURCE_CLASS_KEY}
     began, seen = time.monotonic(), None
     first = present = work.progress(work.PLACEMENT, host)
     while True:
-        claim.checkpoint()
+        item.checkpoint()
         is_first = present and first and present.owner and present.owner == first.owner
         if not is_first and (present is None or present != seen):
             why_not = _why_not_withdrawn(api, provider, ours)
@@ -86,8 +86,8 @@ def _why_not_withdrawn(api: client.Client, provider: str, ours: set[str]) -> str
 
 def refuse_consumers(
     api: client.Client,
-    claim: work.Claim,
-    situation: Situation,
+    item: work.Item,
+    known: OperationFacts,
     image: glance.Image | None = None,
 ) -> None:
     """Raise Refused if a consumer has an allocation that does not wait for what is to be written.
@@ -96,24 +96,24 @@ def refuse_consumers(
         and left, and others still want it: Nova gives the allocation of an instance back a little
         later than its ARQs
     """
-    if situation.operation.asked_by == operations.RECOVERY:
+    if known.operation.asked_by == operations.RECOVERY:
         return
-    provider = situation.deployable.rp_uuid
+    provider = known.deployable.rp_uuid
     consumers, left = set(api.allocations(provider)), set[str]()
     with db.reader() as session:
-        operation = operations.active_on(session, claim.key)
+        operation = operations.active_on(session, item.key)
         if operation is not None:
-            waiting = {arq.consumer_uuid for arq in guard.waiting(session, operation, image)}
+            waiting = {arq.consumer_uuid for arq in using_arqs.waiting(session, operation, image)}
             consumers -= waiting
             if waiting or not operations.is_for_binds(operation):
-                users = guard.instances(session, situation.deployable)
+                users = using_arqs.instances(session, known.deployable)
                 left = operations.instances(operation) - users
     if not consumers:
         return
     who = _HAS.format(min(consumers), provider)
-    if situation.operation.asked_by == operations.CLEANING or consumers <= left:
+    if known.operation.asked_by == operations.CLEANING or consumers <= left:
         raise work.NotYet(who)
-    raise Refused(operations.CONFLICT, who)
+    raise CannotProgram(operations.CONFLICT, who)
 
 
 def refuse_held(conf: cfg.ConfigOpts, deployable_uuid: str, what: program.Program) -> None:
@@ -148,4 +148,4 @@ def _read(deployable_uuid: str, what: program.Program) -> tuple[str, set[str]] |
             return None
         if operations.active_on(session, deployable_uuid) is not None:
             return None
-        return found.rp_uuid, guard.instances(session, found)
+        return found.rp_uuid, using_arqs.instances(session, found)

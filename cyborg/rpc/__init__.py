@@ -34,8 +34,6 @@ from cyborg.rpc.faults import (
     Unreadable,
     WriteRefused,
 )
-from cyborg.rpc.keys import CONDUCTOR, HOST
-from cyborg.rpc.keys import use as use_keys
 from cyborg.rpc.payloads import (
     REASONS_MAX,
     HeldRequest,
@@ -48,7 +46,9 @@ from cyborg.rpc.payloads import (
     WriteRequest,
     is_host_name,
 )
-from cyborg.rpc.server import AgentEndpoint, ConductorEndpoint, Server
+from cyborg.rpc.server import AgentEndpoint, ConductorHandlers, RpcServer
+from cyborg.rpc.signers import CONDUCTOR, HOST
+from cyborg.rpc.signers import use as use_signer
 from cyborg.rpc.signing import AGE_MAX
 from cyborg.rpc.version import VERSION
 
@@ -77,7 +77,7 @@ __all__ = [
     "WriteRefused",
     "WriteRequest",
     "is_host_name",
-    "use_keys",
+    "use_signer",
 ]
 
 LOG = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ _CONDUCTOR_THREADS = 16
 _ACCESS_KEY = re.compile(r"[!-~]{1,255}")
 
 _configuring = threading.Lock()
-_current: client.Client | None = None
+_current: client.RpcClient | None = None
 _replies_of: str | None = None
 
 
@@ -314,13 +314,13 @@ def _number(said: object) -> int | None:
     return said if type(said) is int and 0 <= said <= value_checks.NUMBER_MAX else None
 
 
-def conductor_server(conf: cfg.ConfigOpts, endpoint: ConductorEndpoint) -> Server:
+def conductor_server(conf: cfg.ConfigOpts, endpoint: ConductorHandlers) -> RpcServer:
     """The server of a conductor. Each message goes to one of the conductors."""
     methods = server.ConductorMethods(endpoint)
     return _server(conf, client.CONDUCTOR_TOPIC, conf.host, methods, threads=_CONDUCTOR_THREADS)
 
 
-def agent_server(conf: cfg.ConfigOpts, host: str, endpoint: AgentEndpoint) -> Server:
+def agent_server(conf: cfg.ConfigOpts, host: str, endpoint: AgentEndpoint) -> RpcServer:
     """The server of the agent of ``host``."""
     methods = server.AgentMethods(endpoint, host)
     return _server(conf, client.agent_topic(host), client.AGENT_SERVER, methods)
@@ -328,20 +328,20 @@ def agent_server(conf: cfg.ConfigOpts, host: str, endpoint: AgentEndpoint) -> Se
 
 def _server(
     conf: cfg.ConfigOpts, topic: str, name: str, methods: object, *, threads: int | None = None
-) -> Server:
+) -> RpcServer:
     own = _client(conf)
     target = messaging.Target(exchange=own.exchange, topic=topic, server=name)
-    return Server(own.transport, target, methods, threads=threads)
+    return RpcServer(own.transport, target, methods, threads=threads)
 
 
-def _client(conf: cfg.ConfigOpts) -> client.Client:
+def _client(conf: cfg.ConfigOpts) -> client.RpcClient:
     global _current  # noqa: PLW0603 - one transport a process
     with _configuring:
         url = messaging.TransportURL.parse(conf)
         if _current is None or _current.url != str(url):
             if _current is not None:
                 _current.close()
-            _current = client.Client(
+            _current = client.RpcClient(
                 url,
                 exchange=conf.rpc_exchange,
                 conductor=conf.upgrade_levels.conductor,

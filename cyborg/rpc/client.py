@@ -15,7 +15,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg.common import errors
-from cyborg.rpc import faults, keys, memory, payloads, signing, version
+from cyborg.rpc import faults, memory, payloads, signers, signing, version
 
 LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def agent_topic(host: str) -> str:
     return f"{AGENT_TOPIC}.{host}"
 
 
-class Client:
+class RpcClient:
     """A transport with its clients. It opens no connection before something is sent.
 
     ``conductor`` and ``agent`` are the versions of messages to them; None for our own version.
@@ -122,7 +122,7 @@ class Client:
             timeout=_REPORT_TIMEOUT, call_monitor_timeout=SILENCE, retry=1
         )
         said = signing.Said(report.host, method, {"report": report.to_wire()})
-        return self._call(client, "a conductor", keys.HOST, said)
+        return self._call(client, "a conductor", signers.HOST, said)
 
     def ask(
         self, method: str, request: payloads.WriteRequest | payloads.HeldRequest
@@ -130,7 +130,7 @@ class Client:
         """The answer of a conductor to a question of a host."""
         client = self._conductor.prepare(timeout=_PERMIT_TIMEOUT, retry=1)
         said = signing.Said(request.host, method, {"request": request.to_wire()})
-        return self._call(client, "a conductor", keys.HOST, said)
+        return self._call(client, "a conductor", signers.HOST, said)
 
     def order(
         self, method: str, host: str, step: payloads.HostStep | payloads.ProgramStep, wait: float
@@ -140,7 +140,7 @@ class Client:
             topic=agent_topic(host), timeout=wait + SILENCE, call_monitor_timeout=SILENCE, retry=1
         )
         said = signing.Said(host, method, {"step": step.to_wire(), "wait": wait})
-        return self._call(client, f"the agent of host {host}", keys.CONDUCTOR, said)
+        return self._call(client, f"the agent of host {host}", signers.CONDUCTOR, said)
 
     def close(self) -> None:
         """Close every connection. One that waits for a broker that is down is left open."""
@@ -172,7 +172,7 @@ class Client:
 
     def _call(self, client: Any, receiver: str, side: str, said: signing.Said) -> Mapping[str, Any]:
         self._await_connection()
-        signature = keys.sign(side, said)
+        signature = signers.sign(side, said)
 
         def check(answer: Mapping[str, Any], answered_by: object) -> None:
             _check_answer(receiver, side, signing.answer_to(said, signature, answer), answered_by)
@@ -188,7 +188,7 @@ class Client:
         if not isinstance(answer, dict):
             check({}, None)
             raise faults.BadMessage(f"{receiver} sent an answer that is no dictionary")
-        answered_by = answer.pop(keys.FIELD, None)
+        answered_by = answer.pop(signers.FIELD, None)
         check(answer, answered_by)
         return answer
 
@@ -247,8 +247,8 @@ def _name_replies(transport: Any, host: str) -> None:
 def _check_answer(receiver: str, side: str, answer: signing.Said, signature: object) -> None:
     """Raise HostUnreachable if it is not the receiver that says it."""
     try:
-        keys.check(side, answer, signature)
-    except signing.Refused as exc:
+        signers.check(side, answer, signature)
+    except signing.MessageRefused as exc:
         raise faults.HostUnreachable(f"the answer of {receiver} is refused: {exc}") from exc
 
 
@@ -256,7 +256,7 @@ def _context(signature: dict[str, Any] | None) -> dict[str, Any]:
     """The context of a message: the request id of the present one, and a signature."""
     current = oslo_context.get_current()
     context = {"request_id": current.global_id} if current else {}
-    return context if signature is None else {**context, keys.FIELD: signature}
+    return context if signature is None else {**context, signers.FIELD: signature}
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ _TALKERS = ("_drivers.amqpdriver", "notify.dispatcher", "rpc.dispatcher", "rpc.s
 _conf: cfg.ConfigOpts = cfg.CONF
 
 
-class Unreadable(ValueError):
+class OddMessage(ValueError):
     """A message is none of what services and Nova send."""
 
 
@@ -85,18 +85,18 @@ def install(conf: cfg.ConfigOpts) -> None:
 def read(message: amqp.Message) -> dict[str, Any]:
     """The content of a message.
 
-    :raises Unreadable: it cannot be read, or is too large
+    :raises OddMessage: it cannot be read, or is too large
     """
     properties = message.properties
     kind = properties.get("content_type")
     if (kind, properties.get("content_encoding")) != _JSON:
-        raise Unreadable(kind if kind in (_LARGE.decode(), _ODD.decode()) else "it is no JSON")
+        raise OddMessage(kind if kind in (_LARGE.decode(), _ODD.decode()) else "it is no JSON")
     packed = (properties.get("application_headers") or {}).pop("compression", None)
     body = message.body if packed is None else _unpacked(message.body, packed)
     data = _parsed(str(body, "utf-8", "replace") if body else "")
     if data.keys() >= {_VERSION, _CONTENT}:
         if not isinstance(data[_CONTENT], str) or not str(data[_VERSION]).startswith("2."):
-            raise Unreadable("its envelope is not of version 2")
+            raise OddMessage("its envelope is not of version 2")
         data = _parsed(data[_CONTENT])
     _check(data)
     odd = {key for key in data if key.startswith("_context_")} - _CONTEXT
@@ -105,51 +105,51 @@ def read(message: amqp.Message) -> dict[str, Any]:
 
 def _unpacked(body: bytes, packed: object) -> bytes:
     if not _conf.oslo_messaging_rabbit.kombu_compression:
-        raise Unreadable("it is packed, and [oslo_messaging_rabbit] kombu_compression is not set")
+        raise OddMessage("it is packed, and [oslo_messaging_rabbit] kombu_compression is not set")
     try:
         unpacker = _UNPACKERS[packed]()
         data: bytes = unpacker.decompress(body, MESSAGE_MAX)
     except (KeyError, TypeError, OSError, ValueError, zlib.error) as exc:
-        raise Unreadable("it cannot be unpacked as gzip or bzip2") from exc
+        raise OddMessage("it cannot be unpacked as gzip or bzip2") from exc
     if not unpacker.eof:
-        raise Unreadable("it is too large, unpacked, or has no end")
+        raise OddMessage("it is too large, unpacked, or has no end")
     return data
 
 
 def _parsed(text: str) -> dict[str, Any]:
     """The JSON object that it is. Before or in each of its values there is a sign."""
     if sum(text.count(sign) for sign in ",[{") > _VALUES_MAX:
-        raise Unreadable(f"it has more than {_VALUES_MAX} values")
+        raise OddMessage(f"it has more than {_VALUES_MAX} values")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise Unreadable("it is no JSON") from exc
+        raise OddMessage("it is no JSON") from exc
     inner: list[Any] = [data]
     for _ in range(_DEPTH_MAX):
         # The values of each object and list.
         found = (each.values() if isinstance(each, dict) else each for each in inner)
         inner = [one for some in found for one in some if isinstance(one, dict | list)]
     if inner or not isinstance(data, dict):
-        raise Unreadable("it is no object, or nested too deeply")
+        raise OddMessage("it is no object, or nested too deeply")
     return data
 
 
 def _check(data: dict[str, Any]) -> None:
     """Raise Unreadable if it is no call, answer or notification, or something in it is odd."""
     if not any(data.keys() >= kind and data[min(kind)] is not None for kind in _KINDS):
-        raise Unreadable("it is no call, answer or notification")
+        raise OddMessage("it is no call, answer or notification")
     for name in data.keys() & _FORM:
         if data[name] is not None and not _fits(_FORM[name], data[name]):
-            raise Unreadable(f"its {name} is none")
+            raise OddMessage(f"its {name} is none")
     _check_call(data.get("_timeout"), data.get("args", {}))
 
 
 def _check_call(wait: object, arguments: object) -> None:
     """Raise Unreadable if the time-out or the arguments of a call are none."""
     if wait is not None and not (type(wait) is int and 0 <= wait <= _WAIT_MAX):
-        raise Unreadable("its _timeout is none")
+        raise OddMessage("its _timeout is none")
     if not (isinstance(arguments, dict) and all(_fits(_NAME, each) for each in arguments)):
-        raise Unreadable("its args are none")
+        raise OddMessage("its args are none")
 
 
 def _fits(form: str, value: object) -> bool:
@@ -187,7 +187,7 @@ class Channel(pyamqp.Channel):
             except Exception as exc:  # noqa: BLE001 - what stays would come again for ever
                 self.basic_reject(message.delivery_tag, requeue=False)
                 # Not the exception, whose frames would keep it, and so the message.
-                why = str(exc) if isinstance(exc, Unreadable) else type(exc).__name__
+                why = str(exc) if isinstance(exc, OddMessage) else type(exc).__name__
                 labels = {"method": "unknown", "reason": signing.UNREADABLE}
                 metrics.count(metrics.MESSAGES_REFUSED, **labels)
                 lines.warn(LOG, "Dropped a message of the broker: %s", why)
@@ -238,7 +238,7 @@ def _unfit(header: Any, size: int) -> bytes:
     return b""
 
 
-class Connection(pyamqp.Connection):
+class AmqpConnection(pyamqp.Connection):
     """A connection to the broker."""
 
     Channel = Channel
@@ -250,4 +250,4 @@ class Connection(pyamqp.Connection):
 class Transport(pyamqp.Transport):
     """The transport that kombu uses for ``amqp://``."""
 
-    Connection = Connection
+    Connection = AmqpConnection

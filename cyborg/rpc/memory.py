@@ -78,7 +78,7 @@ class _Listener(impl_fake.FakeListener):
         self._exchange.tell()
 
 
-class _Driver(impl_fake.FakeDriver):
+class _MemoryDriver(impl_fake.FakeDriver):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._exchange_manager = _Exchanges(self._default_exchange)
@@ -96,6 +96,6 @@ class _Driver(impl_fake.FakeDriver):
 
 def deliver_at_once(transport: Any, url: messaging.TransportURL) -> None:
     """Have a transport in memory, which nobody has used yet, keep no message waiting."""
-    transport._driver = _Driver(  # noqa: SLF001 - a driver of a name needs an entry point
+    transport._driver = _MemoryDriver(  # noqa: SLF001 - a driver of a name needs an entry point
         transport.conf, url, default_exchange=transport.conf.control_exchange
     )

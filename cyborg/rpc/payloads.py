@@ -62,7 +62,7 @@ _CHECKS: Mapping[str, Callable[[str, object], None]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Message:
+class _WireMessage:
     """A payload that travels as it is, field by field."""
 
     def to_wire(self) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _path(data: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnchangedReport(_Message):
+class UnchangedReport(_WireMessage):
     """A report whose content, of which this is the digest, the conductor has already."""
 
     host: str
@@ -278,7 +278,7 @@ _SAID |= {"not_offered_reasons", "present"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostStep(_Message):
+class HostStep(_WireMessage):
     """One idempotent step of a driver on one attach handle: ``prepare`` or ``clean``.
 
     ``cpid_type`` and ``cpid_info`` are the control path of the handle's device.
@@ -326,7 +326,7 @@ class HostStep(_Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramStep(_Message):
+class ProgramStep(_WireMessage):
     """A request to load an image of Glance into a deployable, or to give it another layout.
 
     ``deployable`` is its name; ``cpid_type`` and ``cpid_info`` are the control path of its device.
@@ -375,7 +375,7 @@ class ProgramStep(_Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteRequest(_Message):
+class WriteRequest(_WireMessage):
     """A host asks whether it may write a deployable now.
 
     ``operation_uuid`` and ``write`` are those of the :class:`ProgramStep` that orders it.
@@ -388,7 +388,7 @@ class WriteRequest(_Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldRequest(_Message):
+class HeldRequest(_WireMessage):
     """A host asks which of its attach handles are in use, and by whom.
 
     With ``by_place`` the answer has their infos, each with the instance if there is one, and not
@@ -400,7 +400,7 @@ class HeldRequest(_Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WritePermit(_Message):
+class WritePermit(_WireMessage):
     """The answer: the host may write if it begins within ``seconds`` after it has asked.
 
     ``refused`` says why it may not, and is None if it may.
@@ -411,7 +411,7 @@ class WritePermit(_Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramAnswer(_Message):
+class ProgramAnswer(_WireMessage):
     """A deployable was programmed.
 
     ``function`` is what the hardware shows as loaded, or None if it cannot show it. A report of

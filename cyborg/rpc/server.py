@@ -16,7 +16,7 @@ from oslo_context import context as oslo_context
 from oslo_messaging import opts
 
 from cyborg.common import errors
-from cyborg.rpc import faults, keys, lines, payloads, signing, version
+from cyborg.rpc import faults, lines, payloads, signers, signing, version
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _STOP_GRACE = 10.0
 _REQUEST_ID = re.compile(r"req-[0-9a-fA-F-]{1,60}")
 
 
-class ConductorEndpoint(Protocol):
+class ConductorHandlers(Protocol):
     """The methods of a conductor that messages call."""
 
     def report(self, context: _Document, report: _Document) -> None:
@@ -69,7 +69,7 @@ class ConductorMethods:
 
     target = messaging.Target(version=version.VERSION)
 
-    def __init__(self, endpoint: ConductorEndpoint) -> None:
+    def __init__(self, endpoint: ConductorHandlers) -> None:
         self._endpoint = endpoint
 
     def report(self, context: _Document, report: _Document) -> _Document:
@@ -111,7 +111,7 @@ def _answer_host(
 ) -> _Document:
     """The answer to a host, which the only argument of the message names."""
     (said,) = body.values()
-    return _answer(context, keys.CONDUCTOR, signing.Said(_host_of(said), method, body), answer)
+    return _answer(context, signers.CONDUCTOR, signing.Said(_host_of(said), method, body), answer)
 
 
 def _host_of(said: object) -> str:
@@ -137,7 +137,7 @@ class AgentMethods:
             key = self._endpoint.host_step(context, step, wait)
             return {} if key is None else {"access_key": key}
 
-        return _answer(context, keys.HOST, said, carry_out)
+        return _answer(context, signers.HOST, said, carry_out)
 
     def program(self, context: _Document, step: _Document, wait: float) -> _Document:
         """Load a bitstream into a deployable."""
@@ -146,7 +146,7 @@ class AgentMethods:
         def program() -> _Document:
             return self._endpoint.program(context, step, wait).to_wire()
 
-        return _answer(context, keys.HOST, said, program)
+        return _answer(context, signers.HOST, said, program)
 
 
 def _answer(
@@ -158,19 +158,19 @@ def _answer(
     """The answer of a method to what was said, signed; nothing is done if that is refused."""
     # For every log line from here on.
     oslo_context.RequestContext(global_request_id=_request_id(context))
-    signature = context.get(keys.FIELD)
+    signature = context.get(signers.FIELD)
     try:
-        keys.check(side, said, signature)
-    except signing.Refused as exc:
+        signers.check(side, said, signature)
+    except signing.MessageRefused as exc:
         # A conductor takes a step as running, and asks again: it has not failed.
-        answer = {"running" if side == keys.HOST else "failed": str(exc)}
+        answer = {"running" if side == signers.HOST else "failed": str(exc)}
         if signature is None:
             # The signature would need a number, and a flood of such messages would use them up.
             return answer
     else:
         answer = _outcome(method)
-    answered_by = keys.sign(side, signing.answer_to(said, signature, answer))
-    return answer if answered_by is None else {**answer, keys.FIELD: answered_by}
+    answered_by = signers.sign(side, signing.answer_to(said, signature, answer))
+    return answer if answered_by is None else {**answer, signers.FIELD: answered_by}
 
 
 def _request_id(context: _Document) -> str | None:
@@ -236,7 +236,7 @@ class Dispatcher(messaging.RPCDispatcher):
         return bool(fits and self._is_namespace(target, message.get("namespace")))
 
 
-class Server:
+class RpcServer:
     """Receives messages in a thread, which first waits until there is a broker.
 
     ``threads`` handle them, where the file does not say another ``executor_thread_pool_size``;

@@ -40,7 +40,7 @@ UNSIGNED, UNREADABLE, UNKNOWN_KEY, REVOKED = "unsigned", "unreadable", "unknown_
 FORGED, CLOCK, REPLAYED = "forged", "clock", "replayed"
 
 
-class Refused(errors.Forbidden):
+class MessageRefused(errors.Forbidden):
     """A message is not taken. ``reason`` is one of the words above."""
 
     def __init__(self, reason: str, sentence: str) -> None:
@@ -83,22 +83,22 @@ class Signature:
     def from_wire(cls, data: object) -> Signature:
         """The signature of a message.
 
-        :raises Refused: there is none, or it is no signature
+        :raises MessageRefused: there is none, or it is no signature
         """
         if data is None:
-            raise Refused(UNSIGNED, "The message is not signed.")
+            raise MessageRefused(UNSIGNED, "The message is not signed.")
         try:
             one = cls(**{name: data[name] for name in cls.__slots__})  # type: ignore[index]
         except (KeyError, TypeError) as exc:
-            raise Refused(UNREADABLE, "The signature cannot be read.") from exc
+            raise MessageRefused(UNREADABLE, "The signature cannot be read.") from exc
         key: object = one.key
         texts: tuple[object, ...] = (one.sender, one.value)
         numbers: tuple[object, ...] = (one.counter, one.time_ms)
         named = isinstance(key, str) and _FINGERPRINT.fullmatch(key) is not None
         if not (named and all(isinstance(each, str) and len(each) <= _NAME_MAX for each in texts)):
-            raise Refused(UNREADABLE, "The signature has no key, sender or value.")
+            raise MessageRefused(UNREADABLE, "The signature has no key, sender or value.")
         if not all(type(each) is int and 0 <= each <= _COUNTER_MAX for each in numbers):
-            raise Refused(UNREADABLE, "The signature has no counter or time.")
+            raise MessageRefused(UNREADABLE, "The signature has no counter or time.")
         return one
 
     def check(self, public_key: str, said: Said) -> None:
@@ -108,18 +108,18 @@ class Signature:
             value = base64.b64decode(self.value, validate=True)
             _read_public(public_key).verify(value, signed)
         except (InvalidSignature, binascii.Error, ValueError) as exc:
-            raise Refused(FORGED, "The signature is not that of this message.") from exc
+            raise MessageRefused(FORGED, "The signature is not that of this message.") from exc
 
     def check_time(self, now_ms: int) -> None:
         """Raise Refused if the message is not of now, by the clock of who has received it."""
         if self.time_ms > now_ms + AHEAD_MAX:
             ahead = (self.time_ms - now_ms) // 1000
-            raise Refused(
+            raise MessageRefused(
                 CLOCK, f"The clock of {self.sender} is {ahead} seconds ahead; set the clocks."
             )
         if self.time_ms < now_ms - AGE_MAX:
             age = (now_ms - self.time_ms) // 1000
-            raise Refused(
+            raise MessageRefused(
                 CLOCK,
                 f"The message is {age} seconds old, or the clock of {self.sender} is behind; set "
                 "the clocks.",

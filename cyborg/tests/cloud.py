@@ -254,18 +254,18 @@ class Cloud:
         with self._immortal(), self._engine.begin() as connection:
             if not connection.execute(_LINE_UP).rowcount:
                 return False
-        claim = engine.claim(f"test#{next(self._owners)}", _LEASE, kinds or self.handlers)
-        if claim is None:
+        item = engine.take(f"test#{next(self._owners)}", _LEASE, kinds or self.handlers)
+        if item is None:
             return False
         try:
-            self.handlers[claim.kind](claim)
+            self.handlers[item.kind](item)
         except (errors.CyborgError, ka_exc.ClientException) as exc:
-            work.back_off(claim, str(exc), getattr(exc, "error_code", None))
-            later = (row.id == claim.id, row.wanted == claim.wanted)
+            work.back_off(item, str(exc), getattr(exc, "error_code", None))
+            later = (row.id == item.id, row.wanted == item.wanted)
             with self._immortal(), db.writer() as session:
                 db.update(session, row, *later, due_ms=db.now_ms() + _LEASE * 1000)
         else:
-            self.pieces_done += work.finish(claim)
+            self.pieces_done += work.finish(item)
         return True
 
     def let_time_pass(self) -> None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, work
-from cyborg.allocations import executor, placement_claims
+from cyborg.allocations import allocation_steps, placement_claims
 from cyborg.arqs import binding, nova_events
 from cyborg.common import errors
 from cyborg.db import models
@@ -32,37 +32,37 @@ def drain(conf: cfg.ConfigOpts) -> list[str]:
     """
     handlers = {
         work.BIND: binding.bind_instance,
-        work.ALLOCATE: lambda claim: executor.run(conf, claim),
-        work.LATE_CLAIM: lambda claim: placement_claims.look_for_late(conf, claim),
-        work.NOVA_EVENT: lambda claim: nova_events.send(conf, claim),
-        work.HOST_STEP: lambda claim: host_steps.run(conf, claim),
+        work.ALLOCATE: lambda item: allocation_steps.run(conf, item),
+        work.LATE_CLAIM: lambda item: placement_claims.look_for_late(conf, item),
+        work.NOVA_EVENT: lambda item: nova_events.send(conf, item),
+        work.HOST_STEP: lambda item: host_steps.run(conf, item),
     }
     done: list[str] = []
-    for claim in _claims(dict.fromkeys(handlers, 100)):
-        done.append(f"{claim.kind}/{claim.key}")
+    for item in _taken(dict.fromkeys(handlers, 100)):
+        done.append(f"{item.kind}/{item.key}")
         try:
-            handlers[claim.kind](claim)
+            handlers[item.kind](item)
         except errors.CyborgError as exc:
             with _backing_off, pytest.MonkeyPatch.context() as patient:
                 patient.setattr(work, "FIRST_BACK_OFF", work.LONGEST_BACK_OFF)
-                work.back_off(claim, str(exc), getattr(exc, "error_code", None))
+                work.back_off(item, str(exc), getattr(exc, "error_code", None))
         else:
-            work.finish(claim)
+            work.finish(item)
     return done
 
 
-def _claims(room: Mapping[str, int]) -> Iterator[work.Claim]:
+def _taken(room: Mapping[str, int]) -> Iterator[work.Item]:
     """Claims of all that is due, also of what comes meanwhile."""
     while True:
-        claims, _ = work.claim((f"test#{number}" for number in _numbers), _LEASE, room)
+        claims, _ = work.take((f"test#{number}" for number in _numbers), _LEASE, room)
         if not claims:
             return
         yield from claims
 
 
-def claim(owner: str, lease_seconds: float, kinds: Iterable[str]) -> work.Claim | None:
+def take(owner: str, lease_seconds: float, kinds: Iterable[str]) -> work.Item | None:
     """Claim one due row of these kinds, if there is one."""
-    claims, _ = work.claim(iter([owner]), lease_seconds, dict.fromkeys(kinds, 1))
+    claims, _ = work.take(iter([owner]), lease_seconds, dict.fromkeys(kinds, 1))
     return claims[0] if claims else None
 
 

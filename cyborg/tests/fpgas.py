@@ -30,7 +30,7 @@ SIX = dict.fromkeys("abcdef", "")
 _numbers = itertools.count(1)
 
 
-def pool_spec(**changes: Any) -> pools.Spec:
+def pool_spec(**changes: Any) -> pools.PoolSpec:
     """A small pool, but for ``changes``."""
     fields: dict[str, Any] = {
         "name": "p",
@@ -42,7 +42,7 @@ def pool_spec(**changes: Any) -> pools.Spec:
         "free": 1,
         "max_devices": 1,
     }
-    return pools.Spec(**(fields | changes))
+    return pools.PoolSpec(**(fields | changes))
 
 
 class Fpgas:
@@ -90,9 +90,9 @@ class Fpgas:
 
     def look(self) -> list[str]:
         """Look at the pools that are to be looked at; the deployables now being programmed."""
-        while claim := engine.claim(f"test#{next(_numbers)}", 60.0, [work.FUNCTION_POOL]):
-            planner.fill(self.conf, claim)
-            work.finish(claim)
+        while item := engine.take(f"test#{next(_numbers)}", 60.0, [work.FUNCTION_POOL]):
+            planner.fill(self.conf, item)
+            work.finish(item)
         return sorted(self._active())
 
     def look_again(self) -> list[str]:
@@ -125,7 +125,7 @@ class Fpgas:
                         function_id=operation.function_id,
                         programmed_by=operation.asked_by,
                     )
-                    states.change(session, deployable, states.Event.FOUND_LOADED, **record)
+                    states.change(session, deployable, states.ProgramEvent.FOUND_LOADED, **record)
                 else:
                     values: dict[str, Any] = {"error": error, "fault": operations.BROKEN}
                     operations.move(session, operation, operations.FAILED, error, **values)

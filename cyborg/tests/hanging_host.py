@@ -58,7 +58,7 @@ class HangingHost:
         self._driver = _Driver(self._effect, self._hang)
         drivers = {hosts.DRIVER: self._driver}
         counter = pass_counter.PassCounter(lambda: None)
-        self._agent = host_steps.Endpoint(self._conf, drivers, self.started, counter)
+        self._agent = host_steps.StepEndpoint(self._conf, drivers, self.started, counter)
 
     def _hang(self, where: str, handle: base.HeldHandle) -> bool:
         """Hang here if steps do; whether they did."""

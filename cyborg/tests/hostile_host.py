@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import host_keys, metrics
-from cyborg.agent import keys as agent_keys
-from cyborg.conductor import keys as conductor_keys
+from cyborg.agent import host_signer
+from cyborg.conductor import deployment_signer
 from cyborg.rpc import signing
 from cyborg.tests import signed
 from cyborg.tests.signed import HOST
@@ -29,8 +29,8 @@ class Keys:
     """What there is to sign with, and what was signed before."""
 
     def __init__(self, conf: cfg.ConfigOpts, folder: pathlib.Path) -> None:
-        self.victim = agent_keys.HostKeys(conf)
-        self.deployment = conductor_keys.DeploymentKeys(conf)
+        self.victim = host_signer.HostSigner(conf)
+        self.deployment = deployment_signer.DeploymentSigner(conf)
         evil, stranger, stolen = (folder / f"{name}.pem" for name in ("evil", "new", "stolen"))
         host_keys.enrol(HOST, self.victim.public())
         self.evil_public = signed.new_key(evil)

@@ -27,7 +27,7 @@ class Agents:
         self._lock = threading.Lock()
         self._chance = random.Random(f"{seed}/agents")
         self._findings: dict[str, discovery.Findings] = {}
-        self._present: dict[str, host_steps.Endpoint] = {}
+        self._present: dict[str, host_steps.StepEndpoint] = {}
         #: How often each agent was killed.
         self.killed: Counter[str] = Counter()
 
@@ -42,7 +42,7 @@ class Agents:
         self._conf.set_override("cdi_dir", str(self._folder / host), group="agent")
         drivers: dict[str, base.Driver] = {hosts.DRIVER: fake.FakeDriver(self._conf)}
         counter = pass_counter.PassCounter(lambda: None)
-        endpoint = host_steps.Endpoint(self._conf, drivers, 0, counter)
+        endpoint = host_steps.StepEndpoint(self._conf, drivers, 0, counter)
         noted = endpoint.specifications.noted(self._findings[host])
         self._present[host] = endpoint
         return noted

@@ -91,7 +91,7 @@ class Ear:
 
 
 #: All kinds of notification.
-EVENTS = [each for each in vars(notices).values() if isinstance(each, notices.Event)]
+EVENTS = [each for each in vars(notices).values() if isinstance(each, notices.NoticeKind)]
 
 
 def silence() -> None:
@@ -118,10 +118,10 @@ def send(conf: cfg.ConfigOpts) -> None:
     sending = sender.Sender(conf)
     try:
         while notifications.look():
-            claim = engine.claim(f"sender#{next(_owners)}", 30.0, [notifications.KIND])
-            assert claim is not None
-            sending.send_all(claim)
-            work.finish(claim)
+            item = engine.take(f"sender#{next(_owners)}", 30.0, [notifications.KIND])
+            assert item is not None
+            sending.send_all(item)
+            work.finish(item)
     finally:
         # In memory, closing would throw away what is not heard yet.
         if messaging.TransportURL.parse(conf).transport != "fake":

@@ -6,8 +6,8 @@ from __future__ import annotations
 from cyborg import work
 from cyborg.db import models
 from cyborg.peers import glance
-from cyborg.programming import executor, operations, program
-from cyborg.programming.situation import Situation
+from cyborg.programming import operation_steps, operations, program
+from cyborg.programming.operation_facts import OperationFacts
 from cyborg.tests import engine, hosts
 
 IMAGE = "abcdef00-2222-4222-8222-222222222222"
@@ -18,20 +18,20 @@ def deployable() -> models.Deployable:
     return found
 
 
-def situation(claim: work.Claim) -> Situation:
-    found = executor.read(claim)
+def situation(item: work.Item) -> OperationFacts:
+    found = operation_steps.read(item)
     assert found is not None
     return found
 
 
-def withdrawn() -> work.Claim:
+def withdrawn() -> work.Item:
     """An operation that is about to be written."""
     operations.ask(deployable().uuid, program.Program(image_uuid=IMAGE), "user 1")
-    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
-    assert claim is not None
-    assert executor.read(claim) is not None
-    assert executor.withdraw(claim, glance_image())
-    return claim
+    item = engine.take("conductor-1", 600, [work.PROGRAM])
+    assert item is not None
+    assert operation_steps.read(item) is not None
+    assert operation_steps.withdraw(item, glance_image())
+    return item
 
 
 def glance_image() -> glance.Image:

@@ -20,7 +20,7 @@ from cyborg import db, profiles, rpc, work
 from cyborg.db import models
 from cyborg.peers import glance
 from cyborg.policy import context
-from cyborg.programming import executor, permits, states, withdrawal
+from cyborg.programming import operation_steps, states, withdrawal, write_permits
 from cyborg.tests import deserted_cards, hosts
 from cyborg.tests.cloud import Cloud, Killed
 from cyborg.tests.placement_server import PlacementServer
@@ -158,12 +158,12 @@ class Fpgas(Cloud):
             self.do_one([work.PLACEMENT])
 
     def begin_to_write(
-        self, claim: work.Claim, begin: Callable[[work.Claim], bool] = executor.begin_to_write
+        self, item: work.Item, begin: Callable[[work.Item], bool] = operation_steps.begin_to_write
     ) -> bool:
         """The conductor notes that it begins."""
-        began = begin(claim)
+        began = begin(item)
         if began:
-            self.ledger.begin(claim.key)
+            self.ledger.begin(item.key)
         return began
 
     def begin_pass(self) -> Pass:
@@ -214,7 +214,7 @@ class Fpgas(Cloud):
             raise rpc.HostStepRunning("what was started before still writes it")
         self._meet()
         # Whatever has happened since it was asked.
-        assert permits.permit_write(_request(host, step)).refused is None
+        assert write_permits.permit_write(_request(host, step)).refused is None
         if self.agent == "fails at the start":
             raise rpc.ProgramFailed(
                 "it cannot be read", written=False, report_counter=self.passes
@@ -400,7 +400,7 @@ def fpgas(
         for statement in (_MADE_CHANGES, *_NOTE_CHANGES[database.dialect.name]):
             connection.execute(sa.text(statement))
     found = Fpgas(conf, ctx, placement)
-    monkeypatch.setattr(executor, "begin_to_write", found.begin_to_write)
+    monkeypatch.setattr(operation_steps, "begin_to_write", found.begin_to_write)
     monkeypatch.setattr(rpc, "kick", found.kick)
     monkeypatch.setattr(rpc, "run_program", found.run_program)
     monkeypatch.setattr(rpc, "run_host_step", found.run_host_step)

@@ -13,9 +13,8 @@ import oslo_messaging as messaging
 from oslo_config import cfg
 
 from cyborg import rpc
-from cyborg.agent import keys as agent_keys
-from cyborg.conductor import endpoint
-from cyborg.conductor import keys as conductor_keys
+from cyborg.agent import host_signer
+from cyborg.conductor import deployment_signer, endpoint
 from cyborg.rpc import client, signing
 
 #: Long enough for a busy machine.
@@ -57,8 +56,8 @@ def require(conf: cfg.ConfigOpts, folder: pathlib.Path) -> None:
 def serving(conf: cfg.ConfigOpts) -> Iterator[Steps]:
     """Both services receive messages and sign, as their commands let them."""
     steps = Steps()
-    ours = conductor_keys.DeploymentKeys(conf)
-    own = agent_keys.HostKeys(conf)
+    ours = deployment_signer.DeploymentSigner(conf)
+    own = host_signer.HostSigner(conf)
     own.start()
     ours.start()
     kicked = threading.Event()
@@ -66,8 +65,8 @@ def serving(conf: cfg.ConfigOpts) -> Iterator[Steps]:
         rpc.conductor_server(conf, endpoint.ConductorEndpoint(conf, kicked.set)),
         rpc.agent_server(conf, HOST, steps),
     ]
-    rpc.use_keys(rpc.CONDUCTOR, ours)
-    rpc.use_keys(rpc.HOST, own)
+    rpc.use_signer(rpc.CONDUCTOR, ours)
+    rpc.use_signer(rpc.HOST, own)
     for server in receiving:
         server.start()
     try:
@@ -76,8 +75,8 @@ def serving(conf: cfg.ConfigOpts) -> Iterator[Steps]:
     finally:
         for server in receiving:
             server.stop()
-        rpc.use_keys(rpc.CONDUCTOR, None)
-        rpc.use_keys(rpc.HOST, None)
+        rpc.use_signer(rpc.CONDUCTOR, None)
+        rpc.use_signer(rpc.HOST, None)
 
 
 def ask(

@@ -210,7 +210,7 @@ def test_a_function_that_is_pulled_is_gone_and_comes_back() -> None:
         ]
 
     looked = threading.Semaphore(0)
-    watcher = hotplug.Watcher(looked.release)
+    watcher = hotplug.EventWatcher(looked.release)
     watcher.start()
     (address,) = found()
     (_DEVICES / address / "remove").write_text("1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/accelerator_requests``: claims to attach handles, one each."""
+"""``/v2/accelerator_requests``: requests for attach handles, one each."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from cyborg import quotas
-from cyborg.allocations import executor, plans, service, wishes
+from cyborg.allocations import allocation_steps, plans, service, wishes
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.accelerator_requests import put_health
 from cyborg.api.controllers.resource import Resource, lists, shows
@@ -41,12 +41,12 @@ class Allocations(Resource):
     actions: ClassVar[Mapping[str, Mapping[str, str]]] = {"renew": {"POST": "renew"}}
 
     @lists(policies.GET_ALL, kind, "allocations", since=_SINCE, query=types.QUERY)
-    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[service.Allocation]:
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[service.FullAllocation]:
         """List allocations."""
         return service.list_allocations(request.caller, page, **wanted)
 
     @shows(policies.GET_ONE, kind, since=_SINCE, member=_MEMBER)
-    def get_one(self, request: Request, uuid: str) -> service.Allocation:
+    def get_one(self, request: Request, uuid: str) -> service.FullAllocation:
         """Show an allocation."""
         return service.get(request.caller, uuid)
 
@@ -67,7 +67,7 @@ class Allocations(Resource):
         return self.views(request, [_create(request, wish)])[0]
 
     @shows(policies.RENEW, kind, since=_SINCE, member=_MEMBER, body=_RENEWAL, faults=[409])
-    def renew(self, request: Request, uuid: str, body: dict[str, Any]) -> service.Allocation:
+    def renew(self, request: Request, uuid: str, body: dict[str, Any]) -> service.FullAllocation:
         """Renew the lease of an allocation."""
         service.renew(request.caller, uuid, body.get("lease_seconds"))
         return service.get(request.caller, uuid)
@@ -78,14 +78,14 @@ class Allocations(Resource):
         service.delete(request.caller, uuid)
 
     def views(
-        self, request: Request, rows: Iterable[service.Allocation]
+        self, request: Request, rows: Iterable[service.FullAllocation]
     ) -> list[dict[str, Any]]:
         """Allocations, with the health of what their consumers have."""
         bodies = super().views(request, rows)
         put_health(request, [each for body in bodies for each in body["accelerators"]])
         return bodies
 
-    def view(self, request: Request, found: service.Allocation) -> dict[str, Any]:
+    def view(self, request: Request, found: service.FullAllocation) -> dict[str, Any]:
         """An allocation with what its consumer is given."""
         row = found.row
         return {
@@ -115,7 +115,7 @@ def _wish(request: Request, uuid: str, body: dict[str, Any]) -> plans.Wish:
     return wish
 
 
-def _create(request: Request, wish: plans.Wish) -> service.Allocation:
+def _create(request: Request, wish: plans.Wish) -> service.FullAllocation:
     """The allocation, as far as it has come in the time that a request waits.
 
     :raises Conflict: it could not be had
@@ -130,7 +130,7 @@ def _create(request: Request, wish: plans.Wish) -> service.Allocation:
         found = service.get(request.caller, wish.uuid)
         if found.row.state != states.FAILED:
             return found
-        if found.row.reason_code != executor.TAKEN.code:
+        if found.row.reason_code != allocation_steps.TAKEN.code:
             break
     row = found.row
     reason = reasons.shown(request.caller, row.state_reason, row.private_reason)

@@ -22,11 +22,11 @@ class AttachHandles(Resource):
     kind = types.AttachHandle
 
     @lists(policies.GET_ALL, kind, "attach_handles", since=versions.REGULAR, query=types.QUERY)
-    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[listing.Handle]:
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[listing.ListedHandle]:
         """List attach handles."""
         return listing.list_handles(page, **wanted)
 
-    def told(self, request: Request, handle: listing.Handle) -> dict[str, Any]:
+    def told(self, request: Request, handle: listing.ListedHandle) -> dict[str, Any]:
         """The state for the caller, and what answers give other names."""
         return {
             "state_reason": shown(request.caller, None, handle.state_reason),

@@ -47,12 +47,12 @@ class Deployables(Resource):
         return super().find_handler(request, segments)
 
     @lists(policies.GET_ALL, kind, "deployables", query=types.QUERY)
-    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[query.Deployable]:
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[query.ShownDeployable]:
         """List deployables."""
         return query.list_deployables(page, **wanted)
 
     @shows(policies.GET_ONE, kind, member=declare.Member())
-    def get_one(self, request: Request, uuid: str) -> query.Deployable:
+    def get_one(self, request: Request, uuid: str) -> query.ShownDeployable:
         """Show a deployable."""
         return query.get_deployable(uuid)
 
@@ -63,7 +63,7 @@ class Deployables(Resource):
         body=declare.Body(name="program_info", type=types.PROGRAM),
         faults=[409, 501, 502],
     )
-    def program(self, request: Request, uuid: str, changes: Any) -> query.Deployable:
+    def program(self, request: Request, uuid: str, changes: Any) -> query.ShownDeployable:
         """Program a deployable with an image, and wait for the end."""
         operation = _ask(request, uuid, changes[0]["value"][0])
         with place(request.program_places, request.wait_places) as may_wait:
@@ -92,7 +92,7 @@ class Deployables(Resource):
                 program["programmed_by"] = None
         return shown
 
-    def told(self, request: Request, deployable: query.Deployable) -> dict[str, Any]:
+    def told(self, request: Request, deployable: query.ShownDeployable) -> dict[str, Any]:
         """The attributes and the program of a deployable, and both its links."""
         bookmark = f"{request.base_url}/deployables/{deployable.uuid}"
         return {
@@ -116,7 +116,7 @@ def _ask(request: Request, uuid: str, body: Mapping[str, str]) -> models.Operati
     return operations.ask(uuid, what, by, is_layout=layout is not None)
 
 
-def _program(deployable: query.Deployable) -> dict[str, Any] | None:
+def _program(deployable: query.ShownDeployable) -> dict[str, Any] | None:
     """The program of a deployable; None if its driver does not program it."""
     if deployable.program_mode is None:
         return None

@@ -92,7 +92,7 @@ class DeviceProfiles(Resource):
         stored = _stored(request, body)
         uuid = profiles.replace_profile(request.caller, _key(uuid_or_name), **stored)
         # With what is counted of it.
-        return profiles.get_profile(request.caller, profiles.Key("uuid", uuid))
+        return profiles.get_profile(request.caller, profiles.ProfileName("uuid", uuid))
 
     @declare.operation(policies.UPDATE, since=_SINCE, member=_MEMBER, success=204)
     def enable(self, request: Request, uuid_or_name: str) -> None:
@@ -191,9 +191,11 @@ def _candidate(candidate: candidates.Candidate, rank: int) -> dict[str, Any]:
     }
 
 
-def _key(text: str) -> profiles.Key:
+def _key(text: str) -> profiles.ProfileName:
     uuid = arguments.find_uuid(text)
-    return profiles.Key("name", text) if uuid is None else profiles.Key("uuid", uuid)
+    return (
+        profiles.ProfileName("name", text) if uuid is None else profiles.ProfileName("uuid", uuid)
+    )
 
 
 def _stored(request: Request, body: dict[str, Any]) -> dict[str, Any]:

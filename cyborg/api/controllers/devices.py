@@ -45,14 +45,14 @@ class Devices(Resource):
     }
 
     @lists(policies.GET_ALL, kind, "devices", query=types.QUERY)
-    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[query.Device]:
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[query.ShownDevice]:
         """List devices."""
         # Up to 2.3 it is accepted and narrows nothing.
         wanted.pop("name", None)
         return query.list_devices(page, **wanted)
 
     @shows(policies.GET_ONE, kind, member=_MEMBER)
-    def get_one(self, request: Request, uuid: str) -> query.Device:
+    def get_one(self, request: Request, uuid: str) -> query.ShownDevice:
         """Show a device."""
         return query.get_device(uuid)
 
@@ -110,7 +110,7 @@ class Devices(Resource):
         path = f"{self.collection}/{uuid}/history"
         return histories.History().page(request, path, "history", found, page)
 
-    def told(self, request: Request, device: query.Device) -> dict[str, Any]:
+    def told(self, request: Request, device: query.ShownDevice) -> dict[str, Any]:
         """The health, and the reasons that the caller may read."""
         return {
             # Nova's name of the host, as upstream shows it.

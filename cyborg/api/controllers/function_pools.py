@@ -96,13 +96,13 @@ class FunctionMisses(Resource):
         }
 
 
-def _spec(request: Request, body: dict[str, Any]) -> pools.Spec:
+def _spec(request: Request, body: dict[str, Any]) -> pools.PoolSpec:
     """The pool in the form in which it is stored.
 
     :raises Invalid: its image is known not to be of its function, or its function to end a trait
     """
     image = body.get("image_uuid")
-    spec = pools.Spec(
+    spec = pools.PoolSpec(
         name=body["name"].strip(),
         description=body.get("description"),
         function_id=body["function_id"].strip(),

@@ -27,12 +27,12 @@ class Services(Resource):
     kind = types.Service
 
     @lists(policies.GET_ALL, kind, "services", since=_SINCE, query=types.QUERY)
-    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[liveness.Service]:
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[liveness.ServiceState]:
         """List agents and conductors."""
         return liveness.list_services(page, **wanted)
 
     @shows(policies.GET_ONE, kind, since=_SINCE, member=_MEMBER)
-    def get_one(self, request: Request, uuid: str) -> liveness.Service:
+    def get_one(self, request: Request, uuid: str) -> liveness.ServiceState:
         """Show an agent or a conductor."""
         return liveness.get_service(uuid)
 
@@ -51,7 +51,7 @@ class Services(Resource):
         given_up = removal.remove_host(uuid, force=force, reason=reason)
         return removals.answer(given_up)
 
-    def told(self, request: Request, service: liveness.Service) -> dict[str, Any]:
+    def told(self, request: Request, service: liveness.ServiceState) -> dict[str, Any]:
         """The last sign of life, the errors of drivers, and why no more is offered."""
         return {
             "last_seen": timestamp(service.last_seen),

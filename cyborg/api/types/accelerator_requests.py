@@ -23,7 +23,7 @@ _STATE = Changed(
 
 
 class AcceleratorRequest(Object):
-    """A claim to one attach handle."""
+    """A request for one attach handle."""
 
     uuid = Field(fields.UUID, "The UUID.")
     state = Field(_STATE, "The state.")

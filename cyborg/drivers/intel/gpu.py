@@ -24,11 +24,11 @@ class IntelGpuDriver(pci.PciDriver):
     group = "intel_gpu_driver"
     own_traits = ("OWNER_CYBORG", "CUSTOM_INTEL_GPU_{card.device}")
 
-    def _claims(self, functions: pci.Snapshot) -> dict[str, int]:
-        claimed = super()._claims(functions)
+    def _exactnesses(self, functions: pci.Snapshot) -> dict[str, int]:
+        matched = super()._exactnesses(functions)
         return {
             address: exactness
-            for address, exactness in claimed.items()
+            for address, exactness in matched.items()
             if not _is_in_processor(functions[address])
             or self._is_meant(functions[address], functions)
         }

@@ -51,13 +51,13 @@ class IntelNicDriver(nic.NetworkCards):
         super().__init__(conf)
         self._mappings = _mappings(conf)
 
-    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+    def exactness(self, functions: pci.Snapshot) -> Mapping[str, int]:
         """All cards, or only those that the operator names."""
-        claimed = super().claims(functions)
+        matched = super().exactness(functions)
         named = self._mappings.addresses
         return {
             address: exactness
-            for address, exactness in claimed.items()
+            for address, exactness in matched.items()
             if not named or {address, functions[address].pf} & named
         }
 

@@ -126,7 +126,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
         """The parts of the card, each on the function that offers it."""
-        mine = self.claims(functions).keys() - host.foreign
+        mine = self.exactness(functions).keys() - host.foreign
         parts = self._parts(function, functions, host, mine) if self._enabled_types else None
         if parts is not None or not self._layouts:
             return parts
@@ -304,7 +304,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         )
 
     def _part_device(
-        self, part: vgpu.Part, functions: pci.Snapshot, host: str
+        self, part: vgpu.VgpuPart, functions: pci.Snapshot, host: str
     ) -> base.Device:
         function = part.function
         card = functions[function.pf or function.address]
@@ -333,7 +333,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         kind = (spec.type if spec else None) or self.type
         return devices.device_of(function, kind, (deployable,))
 
-    def _prepared(self, part: vgpu.Part) -> tuple[str, ...]:
+    def _prepared(self, part: vgpu.VgpuPart) -> tuple[str, ...]:
         """The uuids of the handles that a guest can use now."""
         if part.created is not None:
             return part.created
@@ -375,7 +375,7 @@ def _handles_with(
     return nvidia_layouts.handles(card, layout)
 
 
-def _handles(part: vgpu.Part) -> tuple[base.AttachHandle, ...]:
+def _handles(part: vgpu.VgpuPart) -> tuple[base.AttachHandle, ...]:
     place = pci.split(part.function.address)
     if part.created is not None:
         return mdev_handles.handles(part.type, part.total, place)

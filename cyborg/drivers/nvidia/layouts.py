@@ -61,7 +61,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _LayoutKind:
     name: str
     memory_mib: int | None
 
@@ -106,7 +106,7 @@ class Layouts:
             number = min(meant, key=int, default=None)
             if number is None or number in found:
                 continue
-            kind = _Kind(name=known[number], memory_mib=size_mib(known[number]))
+            kind = _LayoutKind(name=known[number], memory_mib=size_mib(known[number]))
             count = self._types.fit(card, number, kind, memory)
             if count is not None:
                 count = min(count, len(card.vfs))

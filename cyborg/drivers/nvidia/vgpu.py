@@ -32,7 +32,7 @@ _FRAMEBUFFER = re.compile(r"framebuffer=(\d+)M")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class VgpuPart:
     """The virtual GPUs of one type that one function of a card offers.
 
     ``created`` are the uuids of its mediated devices, or None if the virtual function itself gets
@@ -126,14 +126,14 @@ def parts(
     enabled_types: EnabledTypes,
     types: TypeBook,
     mine: Set[str],
-) -> list[Part] | None:
+) -> list[VgpuPart] | None:
     """The parts of a card, as many as fit on it; None if it stays whole.
 
     Functions that are not in ``mine`` count only if a virtual GPU exists on them: it takes room.
 
     :raises OSError: the types cannot be read
     """
-    found: list[Part] = []
+    found: list[VgpuPart] = []
     wanted = False
     types.learn(card, functions)
     for function in [card, *(functions[vf] for vf in card.vfs)]:
@@ -242,13 +242,15 @@ def short(name: str) -> str:
     return name.partition(" ")[2].replace("-", "_") or name
 
 
-def _mediated(function: pci.Function, functions: pci.Snapshot, enabled: EnabledType) -> Part | None:
+def _mediated(
+    function: pci.Function, functions: pci.Snapshot, enabled: EnabledType
+) -> VgpuPart | None:
     kinds = {kind.id: kind for kind in facts.mdev_types(function, functions)}
     kind = kinds.get(enabled.type)
     if kind is None:
         return None
     memory = _FRAMEBUFFER.search(kind.description)
-    return Part(
+    return VgpuPart(
         function=function,
         type=kind.id,
         name=kind.name,
@@ -261,7 +263,7 @@ def _mediated(function: pci.Function, functions: pci.Snapshot, enabled: EnabledT
 
 def _typed(
     function: pci.Function, functions: pci.Snapshot, enabled: EnabledType, types: TypeBook
-) -> Part | None:
+) -> VgpuPart | None:
     current = facts.vgpu_type(function, functions)
     if current is None:
         return None
@@ -270,7 +272,7 @@ def _typed(
     name = types.name(functions.get(function.pf or "", function), number)
     if current != number and number not in listed and name is None:
         return None
-    return Part(
+    return VgpuPart(
         function=function,
         type=number,
         name=name,
@@ -290,7 +292,7 @@ class _Room:
     enabled_types: EnabledTypes
     types: TypeBook
 
-    def as_many_as_fit(self, found: list[Part]) -> list[Part]:
+    def as_many_as_fit(self, found: list[VgpuPart]) -> list[VgpuPart]:
         """The parts that fit on the card: each virtual function shows room, but they share it.
 
         Parts that guests may have come first, so that a free part never displaces one.
@@ -306,7 +308,7 @@ class _Room:
                 fitting.append(part)
         return sorted(fitting, key=found.index)
 
-    def _limit(self, part: Part, taken: int) -> int | None:
+    def _limit(self, part: VgpuPart, taken: int) -> int | None:
         """The number of parts of this type that fit on the card, or None if it is not known."""
         enabled = self.enabled_types.of(part.function)
         if enabled is not None and enabled.max_instances is not None:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from oslo_config import cfg
 
 from cyborg.drivers import base, pci, privileged
-from cyborg.drivers.nvme import admin
+from cyborg.drivers.nvme import admin_commands
 from cyborg.drivers.pci import device_spec, readings
 
 LOG = logging.getLogger(__name__)
@@ -206,8 +206,8 @@ class NvmeDriver(NvmeController):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
         """The virtual functions, if the operator wants or lists those, and not the controller."""
-        own, claimed = self.own(function, functions), self.claims(functions)
-        if own.get("functions") != "virtual" and function.address in claimed:
+        own, matched = self.own(function, functions), self.exactness(functions)
+        if own.get("functions") != "virtual" and function.address in matched:
             return None
         reason, remedy = None, self.option
         if own.get("clear_action") == "sanitize":
@@ -218,7 +218,7 @@ class NvmeDriver(NvmeController):
         if reason is not None:
             self.refuse(function, reason, remedy)
             return []
-        mine = claimed.keys() - host.foreign
+        mine = matched.keys() - host.foreign
         devices = []
         for vf in (functions[address] for address in function.vfs if address in mine):
             offered = self._offered([vf], functions, mine, host.foreign)
@@ -263,7 +263,7 @@ class NvmeDriver(NvmeController):
         use = functions.use(function)
         if use is not None:
             raise RuntimeError(f"NVMe controller {address} is not erased: {use}")
-        if address not in self.claims(functions):
+        if address not in self.exactness(functions):
             raise RuntimeError(f"NVMe controller {address} is not erased: device_spec has it not")
         if not functions.names(address, "nvme"):
             raise RuntimeError(f"NVMe controller {address} is not bound to the host's driver nvme")
@@ -284,7 +284,7 @@ class NvmeDriver(NvmeController):
 
     def _method(
         self, function: pci.Function, functions: pci.Snapshot
-    ) -> admin.Sanitize | None:
+    ) -> admin_commands.Sanitize | None:
         """The method to erase a controller; None means to write zeroes.
 
         :raises RuntimeError: the controller does not support what the operator wants
@@ -300,22 +300,22 @@ class NvmeDriver(NvmeController):
             )
         return None
 
-    def _sanitize(self, address: str, method: admin.Sanitize) -> None:
+    def _sanitize(self, address: str, method: admin_commands.Sanitize) -> None:
         # The step may be repeated while the first erasure runs.
-        if privileged.nvme_sanitize_state(address) != admin.State.RUNNING:
+        if privileged.nvme_sanitize_state(address) != admin_commands.State.RUNNING:
             privileged.nvme_sanitize(address, int(method))
         deadline = time.monotonic() + self.conf.nvme.cleanup_timeout
-        while (state := privileged.nvme_sanitize_state(address)) == admin.State.RUNNING:
+        while (state := privileged.nvme_sanitize_state(address)) == admin_commands.State.RUNNING:
             if time.monotonic() >= deadline:
                 raise RuntimeError(f"NVMe controller {address} has not erased itself in time")
             time.sleep(_POLL)
-        if state not in (admin.State.DONE, admin.State.DONE_AND_DEALLOCATED):
+        if state not in (admin_commands.State.DONE, admin_commands.State.DONE_AND_DEALLOCATED):
             raise RuntimeError(f"NVMe controller {address} failed to erase itself")
 
 
 def _method(
     action: str, strategy: str, supported: Iterable[int]
-) -> admin.Sanitize | None:
+) -> admin_commands.Sanitize | None:
     """The method to erase a controller; None means to write zeroes.
 
     :raises RuntimeError: the controller does not support what the operator wants
@@ -323,9 +323,9 @@ def _method(
     if action == "zero":
         return None
     wanted = {
-        "auto": (admin.Sanitize.CRYPTO, admin.Sanitize.BLOCK),
-        "crypto": (admin.Sanitize.CRYPTO,),
-        "block": (admin.Sanitize.BLOCK,),
+        "auto": (admin_commands.Sanitize.CRYPTO, admin_commands.Sanitize.BLOCK),
+        "crypto": (admin_commands.Sanitize.CRYPTO,),
+        "block": (admin_commands.Sanitize.BLOCK,),
     }[strategy]
     method = next((method for method in wanted if method in set(supported)), None)
     if method is None and (action == "sanitize" or strategy != "auto"):

@@ -16,7 +16,7 @@ _PREFIX = "cyborg-"
 _SECRET_BYTES = 32
 
 
-class Keys:
+class ChapKeys:
     """The keys below a folder, each by the uuid of its ARQ."""
 
     def __init__(self, folder: str) -> None:
@@ -29,7 +29,7 @@ class Keys:
         except FileNotFoundError:
             return None
 
-    def add(self, target: spdk_rpc.Connection, uuid: str) -> str:
+    def add(self, target: spdk_rpc.SpdkConnection, uuid: str) -> str:
         """Have the target know the key of that uuid, which is made if there is none; its name."""
         name, path = name_of(uuid), self._path(uuid)
         if self.read(uuid) is None:
@@ -41,7 +41,7 @@ class Keys:
             target.call("keyring_file_add_key", name=name, path=str(path))
         return name
 
-    def remove(self, target: spdk_rpc.Connection, uuid: str) -> None:
+    def remove(self, target: spdk_rpc.SpdkConnection, uuid: str) -> None:
         """Have nobody know the key of that uuid any more."""
         if name_of(uuid) in _paths(target):
             target.call("keyring_file_remove_key", name=name_of(uuid))
@@ -70,7 +70,7 @@ def name_of(uuid: str) -> str:
     return f"{_PREFIX}{uuid}"
 
 
-def _paths(target: spdk_rpc.Connection) -> dict[str, str]:
+def _paths(target: spdk_rpc.SpdkConnection) -> dict[str, str]:
     """The files of the keys that the target knows, by name."""
     # A key that is removed is listed as long as a connection uses it.
     listed = [each for each in target.call("keyring_get_keys") if not each.get("removed")]

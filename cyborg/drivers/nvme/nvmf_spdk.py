@@ -121,7 +121,7 @@ class _Subsystem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
+class _GivenDisk:
     """For whom the driver has made a subsystem ready, or is about to: the handle, and the host."""
 
     handle: str
@@ -145,11 +145,11 @@ class _Target:
         self.disks: dict[str, str] = {}
 
     @property
-    def keys(self) -> nvmf_keys.Keys | None:
+    def keys(self) -> nvmf_keys.ChapKeys | None:
         """The keys of the consumers; None if they need none."""
-        return nvmf_keys.Keys(self.options.key_dir) if self.options.key_dir else None
+        return nvmf_keys.ChapKeys(self.options.key_dir) if self.options.key_dir else None
 
-    def connected(self) -> contextlib.AbstractContextManager[spdk_rpc.Connection]:
+    def connected(self) -> contextlib.AbstractContextManager[spdk_rpc.SpdkConnection]:
         """A connection to it."""
         return spdk_rpc.connected(self.options.rpc_address, self.options.timeout)
 
@@ -157,7 +157,7 @@ class _Target:
         """The facts that identify a subsystem of it on this host."""
         return {"subnqn": nqn} | ({"target": self.name} if self.name else {})
 
-    def read(self, connection: spdk_rpc.Connection) -> list[_Subsystem]:
+    def read(self, connection: spdk_rpc.SpdkConnection) -> list[_Subsystem]:
         """The subsystems that the operator wants, in the order of their NQNs.
 
         :raises SpdkError: the answer is not complete, so an absent subsystem need not be gone
@@ -175,18 +175,18 @@ class _Target:
         wanted = (each for each in found if self._is_wanted(each.nqn))
         return sorted(wanted, key=lambda subsystem: subsystem.nqn)
 
-    def one(self, connection: spdk_rpc.Connection, nqn: str) -> _Subsystem | None:
+    def one(self, connection: spdk_rpc.SpdkConnection, nqn: str) -> _Subsystem | None:
         """The subsystem of that NQN, if it has it."""
         return next((each for each in self.read(connection) if each.nqn == nqn), None)
 
     def add_host(
-        self, connection: spdk_rpc.Connection, nqn: str, host: str, key: str | None
+        self, connection: spdk_rpc.SpdkConnection, nqn: str, host: str, key: str | None
     ) -> None:
         """Let a host connect, with that key if there is one."""
         params = {"nqn": nqn, "host": host} | ({"dhchap_key": key} if key else {})
         connection.call("nvmf_subsystem_add_host", **self._of_target(**params))
 
-    def remove_host(self, connection: spdk_rpc.Connection, nqn: str, host: str) -> None:
+    def remove_host(self, connection: spdk_rpc.SpdkConnection, nqn: str, host: str) -> None:
         """Let a host connect no more, which also ends its connections."""
         connection.call("nvmf_subsystem_remove_host", **self._of_target(nqn=nqn, host=host))
 
@@ -224,9 +224,9 @@ class NvmfSpdkDriver:
                 else:
                     yield self._device(name, host_nqn, target, subsystem)
 
-    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+    def exactness(self, functions: pci.Snapshot) -> Mapping[str, int]:
         """The functions of disks that a target on this host has."""
-        return spdk_disks.claimed(self._disks(), functions)
+        return spdk_disks.matched(self._disks(), functions)
 
     def why_not_offered(
         self, function: pci.Function, functions: pci.Snapshot
@@ -283,7 +283,7 @@ class NvmfSpdkDriver:
             if given is None:
                 # The agent may have lost what it had noted.
                 host = handle.consumer_nqn or self._host_nqn()
-                given = _Given(handle=handle.uuid, host=host, arq=handle.arq)
+                given = _GivenDisk(handle=handle.uuid, host=host, arq=handle.arq)
             self._take_back(connection, target, nqn, given)
             subsystem = target.one(connection, nqn)
         if not target.options.reuse_without_erasing:
@@ -304,7 +304,7 @@ class NvmfSpdkDriver:
                     self._take_back(connection, target, nqn, given)
 
     def _take_back(
-        self, connection: spdk_rpc.Connection, target: _Target, nqn: str, given: _Given
+        self, connection: spdk_rpc.SpdkConnection, target: _Target, nqn: str, given: _GivenDisk
     ) -> None:
         """Forbid the host of a use to connect, forget its key, and then that it was given."""
         subsystem = target.one(connection, nqn)
@@ -361,11 +361,11 @@ class NvmfSpdkDriver:
         with self._locks.setdefault(_key_of(target, nqn), threading.Lock()):
             yield
 
-    def _given(self, target: _Target, nqn: str) -> _Given | None:
+    def _given(self, target: _Target, nqn: str) -> _GivenDisk | None:
         kept = self._kept.get(_GIVEN, _key_of(target, nqn))
-        return None if kept is None else _Given(**base.known_values(_Given, kept))
+        return None if kept is None else _GivenDisk(**base.known_values(_GivenDisk, kept))
 
-    def _all_given(self) -> Iterator[tuple[_Target, str, _Given]]:
+    def _all_given(self) -> Iterator[tuple[_Target, str, _GivenDisk]]:
         """Every use that is kept, of the targets that there are."""
         for key in self._kept.all(_GIVEN):
             path = json.loads(key)
@@ -374,7 +374,7 @@ class NvmfSpdkDriver:
             if target is not None and given is not None:
                 yield target, path["subnqn"], given
 
-    def _give(self, target: _Target, nqn: str, given: _Given | None) -> None:
+    def _give(self, target: _Target, nqn: str, given: _GivenDisk | None) -> None:
         """Keep for whom a subsystem is: who may connect is nobody else's then."""
         value = None if given is None else dataclasses.asdict(given)
         self._kept.set(_GIVEN, _key_of(target, nqn), value)
@@ -438,9 +438,9 @@ def _use(
     target: _Target,
     handle: base.HeldHandle,
     host: str,
-    kept: _Given | None,
+    kept: _GivenDisk | None,
     before: _Subsystem,
-) -> _Given:
+) -> _GivenDisk:
     """The use that a handle is to be made ready for; ``kept`` is what is known of it already."""
     keys, arq = target.keys, handle.arq
     if kept is not None:
@@ -451,14 +451,14 @@ def _use(
     if handle.in_use and host in before.hosts:
         # The agent has lost what it had noted of it: with which key it is connected, or with none.
         key = arq if keys and keys.read(arq) else None
-        return _Given(handle=handle.uuid, host=host, arq=arq, key=key)
-    return _Given(
+        return _GivenDisk(handle=handle.uuid, host=host, arq=arq, key=key)
+    return _GivenDisk(
         handle=handle.uuid, host=host, arq=arq, key=arq if keys else None, ready=False
     )
 
 
 def _permit(
-    connection: spdk_rpc.Connection, target: _Target, given: _Given, before: _Subsystem
+    connection: spdk_rpc.SpdkConnection, target: _Target, given: _GivenDisk, before: _Subsystem
 ) -> str | None:
     """Let the consumer's host connect; return why it may not, after all."""
     nqn, key = before.nqn, None

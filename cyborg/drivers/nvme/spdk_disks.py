@@ -13,7 +13,7 @@ from typing import Any
 from cyborg.drivers import base, pci
 from cyborg.drivers.nvme import spdk_rpc
 
-#: More digits than any list of an operator fixes: a claim that no other driver exceeds.
+#: More digits than any list of an operator fixes: a match that no other driver exceeds.
 _MOST_EXACT = 1000
 _HERE = ("127.0.0.1", "::1", "localhost")
 
@@ -63,8 +63,8 @@ def of(address: str, bdevs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {function.lower(): bdev["name"] for bdev in bdevs for function in _functions(bdev)}
 
 
-def claimed(disks: Mapping[str, str], functions: pci.Snapshot) -> dict[str, int]:
-    """The claims of these functions, so that no other driver reports them."""
+def matched(disks: Mapping[str, str], functions: pci.Snapshot) -> dict[str, int]:
+    """How exactly these functions match, so that no other driver reports them."""
     return {address: _MOST_EXACT for address in disks if address in functions}
 
 

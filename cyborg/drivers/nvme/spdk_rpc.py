@@ -20,14 +20,14 @@ class SpdkError(Exception):
     """The application cannot be reached, does not answer, or answers with an error."""
 
 
-class Refused(SpdkError):
+class JsonRpcError(SpdkError):
     """The application answered with an error."""
 
 
-class Connection:
+class SpdkConnection:
     """One connection. Each call has ``timeout`` seconds, from the request to the end of the answer.
 
-    After any failure except :class:`Refused` the connection cannot be used any more.
+    After any failure except :class:`JsonRpcError` the connection cannot be used any more.
     """
 
     def __init__(self, stream: socket.socket, timeout: float) -> None:
@@ -38,7 +38,7 @@ class Connection:
     def call(self, method: str, **params: Any) -> Any:
         """The result of a method.
 
-        :raises Refused: the application answered with an error
+        :raises JsonRpcError: the application answered with an error
         :raises SpdkError: there is no answer, or it cannot be read
         """
         number = next(self._ids)
@@ -57,7 +57,7 @@ class Connection:
         if not isinstance(answer, dict) or answer.get("id") not in {number, None}:
             raise SpdkError(f"{method}: the answer is one to another request")
         if "error" in answer:
-            raise Refused(f"{method}: {_sentence(answer['error'])}")
+            raise JsonRpcError(f"{method}: {_sentence(answer['error'])}")
         if "result" not in answer:
             raise SpdkError(f"{method}: the answer has no result")
         return answer["result"]
@@ -92,7 +92,7 @@ class Connection:
 
 
 @contextlib.contextmanager
-def connected(address: str, timeout: float) -> Iterator[Connection]:
+def connected(address: str, timeout: float) -> Iterator[SpdkConnection]:
     """A connection to the application at ``address``: a path, or ``host:port``.
 
     :raises SpdkError: the application cannot be reached; errors of calls get its address
@@ -103,9 +103,9 @@ def connected(address: str, timeout: float) -> Iterator[Connection]:
         raise SpdkError(f"SPDK at {address} cannot be reached: {exc}") from exc
     with stream:
         try:
-            yield Connection(stream, timeout)
-        except Refused as exc:
-            raise Refused(f"SPDK at {address}: {exc}") from exc
+            yield SpdkConnection(stream, timeout)
+        except JsonRpcError as exc:
+            raise JsonRpcError(f"SPDK at {address}: {exc}") from exc
         except SpdkError as exc:
             raise SpdkError(f"SPDK at {address}: {exc}") from exc
 

@@ -15,7 +15,7 @@ _FAMILIES = {"1022": "AMDXDNA", "17cb": "QAIC", "1ac1": "APEX", "1e52": "TENSTOR
 
 
 class AccelDriver(pci.PciDriver):
-    """Reports what no other enabled driver claims, of three kinds.
+    """Reports what no other enabled driver matches, of three kinds.
 
     These are what is known as an accelerator by class, vendor or ids, and functions of any class
     for which the kernel's driver has made a device that computes, or renders without a display.
@@ -29,24 +29,24 @@ class AccelDriver(pci.PciDriver):
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
-        #: The resource class of each function that it claims.
+        #: The resource class of each function that it matches.
         self._classes: dict[str, str] = {}
 
-    def _claims(self, functions: pci.Snapshot) -> dict[str, int]:
+    def _exactnesses(self, functions: pci.Snapshot) -> dict[str, int]:
         shown = self._shown(functions)
-        claimed = {}
-        for address, exactness in super()._claims(functions).items():
+        matched = {}
+        for address, exactness in super()._exactnesses(functions).items():
             card = functions.get(functions[address].pf or address, functions[address])
             if self._is_one(card, shown):
-                claimed[address] = exactness
+                matched[address] = exactness
                 self._classes[address] = _class(card)
-        return claimed
+        return matched
 
     def named(self, functions: pci.Snapshot) -> Set[str]:
         """As any driver's, without what is of a listed vendor and no accelerator."""
-        claimed = self.claims(functions)
+        matched = self.exactness(functions)
         named = super().named(functions)
-        return {each for each in named if each in claimed or self._matching[each].is_exact}
+        return {each for each in named if each in matched or self._matching[each].is_exact}
 
     def why_not_offered(
         self, function: pci.Function, functions: pci.Snapshot

@@ -80,7 +80,7 @@ class PciDriver:
         self._problems: list[str] = []
         self._refusals: dict[str, base.Refusal] = {}
         self._groups = groups.Groups()
-        self._claimed: tuple[Snapshot, Mapping[str, int]] | None = None
+        self._matched: tuple[Snapshot, Mapping[str, int]] | None = None
         #: What ``[cleaning]`` says of each resource class. No option of it changes while we run.
         self._policies: dict[str, str] = {}
         #: The objects of the operator's list that match functions of the last walk themselves.
@@ -149,40 +149,40 @@ class PciDriver:
 
     # Abilities.
 
-    def claims(self, functions: Snapshot) -> Mapping[str, int]:
+    def exactness(self, functions: Snapshot) -> Mapping[str, int]:
         """The functions it would report, each with how exactly it matches."""
         if self.listed and not self._specs:
             return {}
         # Another thread may ask about another walk at the same time: one that hung returns late.
-        claimed = self._claimed
-        if claimed is None or claimed[0] is not functions:
-            claimed = self._claimed = functions, self._claims(functions)
-        return claimed[1]
+        matched = self._matched
+        if matched is None or matched[0] is not functions:
+            matched = self._matched = functions, self._exactnesses(functions)
+        return matched[1]
 
-    def _claims(self, functions: Snapshot) -> dict[str, int]:
-        claimed = {}
+    def _exactnesses(self, functions: Snapshot) -> dict[str, int]:
+        matched = {}
         matching: dict[str, device_spec.Spec] = {}
         for function in self._matches.candidates(functions):
             exactness = self._exactness(function, functions, matching)
             if exactness:
-                claimed[function.address] = exactness
+                matched[function.address] = exactness
         # A card with all its virtual functions has one driver, unless another matches those better.
-        for address in list(claimed) if self.expose != "each" else ():
+        for address in list(matched) if self.expose != "each" else ():
             for vf in functions[address].vfs:
                 if vf not in matching or not matching[vf].exclude:
-                    claimed[vf] = max(claimed.get(vf, 0), claimed[address])
+                    matched[vf] = max(matched.get(vf, 0), matched[address])
         self._matching = matching
-        return claimed
+        return matched
 
     def named(self, functions: Snapshot) -> Set[str]:
         """The functions that objects of the operator's list match, and that are of its kind."""
-        self.claims(functions)
+        self.exactness(functions)
         return {address for address, each in self._matching.items() if not each.exclude}
 
     def unmatched(self, functions: Snapshot) -> Sequence[str]:
         """A sentence for each object of the operator's list that selects nothing."""
-        claimed = self.claims(functions)
-        used = {id(e) for name, e in self._matching.items() if name in claimed or e.exclude}
+        matched = self.exactness(functions)
+        used = {id(e) for name, e in self._matching.items() if name in matched or e.exclude}
         return device_spec.unused(self._specs, used, functions, self.option, self.unfit[0])
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
@@ -269,7 +269,7 @@ class PciDriver:
         spec = self._own_spec(function, functions)
         if spec is not None and spec.exclude:
             return base.Refusal(reason=f"{self.option} excludes it", remedy=self.option)
-        if spec is not None and function.address not in self.claims(functions):
+        if spec is not None and function.address not in self.exactness(functions):
             reason, remedy = self.unfit
             return base.Refusal(reason=f"{self.option} lists it, and {reason}", remedy=remedy)
         if self._specs and spec is None and not self.listed and function.pf is None:
@@ -318,7 +318,7 @@ class PciDriver:
 
     def _mine(self, functions: Snapshot, foreign: Set[str]) -> Set[str]:
         """The functions that are this driver's: a part of another's card if it is listed itself."""
-        mine = self.claims(functions).keys() - foreign
+        mine = self.exactness(functions).keys() - foreign
         return {
             each
             for each in mine

@@ -88,7 +88,7 @@ def read(ports: Mapping[str, str] = MappingProxyType({})) -> Uses:
 
     ``ports`` are the functions of network interfaces, by name, as far as functions show them.
     """
-    finder = _Finder(ports)
+    finder = _UseFinder(ports)
     finder.look_at_networks()
     of_networks = finder.found().doubt
     finder.forget_doubt()
@@ -101,12 +101,12 @@ def volumes() -> Uses:
 
     A volume need not be mounted: virtual machines and storage daemons use volumes directly.
     """
-    finder = _Finder({})
+    finder = _UseFinder({})
     finder.look_at_volumes()
     return finder.found()
 
 
-class _Finder:
+class _UseFinder:
     """Goes from what is in use to the functions below. What it cannot follow it notes."""
 
     def __init__(self, ports: Mapping[str, str]) -> None:

@@ -83,10 +83,10 @@ class NicDriver(NetworkCards):
                     self.option,
                 )
 
-    def _claims(self, functions: pci.Snapshot) -> dict[str, int]:
+    def _exactnesses(self, functions: pci.Snapshot) -> dict[str, int]:
         return {
             address: exactness
-            for address, exactness in super()._claims(functions).items()
+            for address, exactness in super()._exactnesses(functions).items()
             if functions[address].pf is not None or functions[address].sriov_totalvfs
         }
 

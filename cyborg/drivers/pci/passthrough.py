@@ -83,7 +83,7 @@ class PciPassthroughDriver(pci.PciDriver):
         if len(members) < len(listed):
             self._refuse_divided(board, members, min(host.foreign.intersection(listed)))
             return []
-        mine = self.claims(functions).keys() - host.foreign
+        mine = self.exactness(functions).keys() - host.foreign
         if not self._offered(members, functions, mine, host.foreign, f"board {board}"):
             return []
         return [self._board(board, members, functions, host.name)]
@@ -113,7 +113,7 @@ class PciPassthroughDriver(pci.PciDriver):
         known = self._members
         if known is None or known[0] is not functions:
             found: dict[str, list[str]] = {}
-            for address in sorted(self.claims(functions)):
+            for address in sorted(self.exactness(functions)):
                 board = self._board_of(functions[address], functions)
                 if board is not None:
                     found.setdefault(board, []).append(address)

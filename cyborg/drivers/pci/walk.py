@@ -35,7 +35,7 @@ def scan() -> Snapshot:
     for name in sorted(_listed()):
         try:
             read = _read_twice(name)
-        except _Unreadable as exc:
+        except _UnreadableFile as exc:
             faults[name] = str(exc)
             continue
         if read is not None:
@@ -53,7 +53,7 @@ def scan() -> Snapshot:
     return Snapshot(found, faults=faults, doubtful=doubtful)
 
 
-class _Unreadable(Exception):
+class _UnreadableFile(Exception):
     """A file of a function that is on the bus cannot be read."""
 
 
@@ -73,12 +73,12 @@ def _read_twice(address: str) -> dict[str, Any] | None:
     """
     try:
         return _read(address)
-    except _Unreadable:
+    except _UnreadableFile:
         if not os.path.exists(f"{DEVICES}/{address}"):
             return None
     try:
         return _read(address)
-    except _Unreadable:
+    except _UnreadableFile:
         if not os.path.exists(f"{DEVICES}/{address}"):
             return None
         raise
@@ -108,7 +108,7 @@ def _read(address: str) -> dict[str, Any]:
         name = "boot_vga"
         boot_vga = pf is None and _is_screen(f"{path}/{name}", class_code)
     except (OSError, KeyError, ValueError) as exc:
-        raise _Unreadable(f"{path}/{name} cannot be read: {exc!r}"[:_SENTENCE_MAX]) from exc
+        raise _UnreadableFile(f"{path}/{name} cannot be read: {exc!r}"[:_SENTENCE_MAX]) from exc
     return {
         "address": address,
         "vendor": vendor,

@@ -32,7 +32,7 @@ _ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _BOARDS, _SHELLS, _NAMES = "boards", "shells", "names"
 
 
-class Shown(NamedTuple):
+class ShownShell(NamedTuple):
     """The board of a card, and its shell's id, which is empty if it has none."""
 
     board: str
@@ -105,7 +105,7 @@ class Shells:
         return known[1]
 
 
-def _shown(address: str, functions: pci.Snapshot) -> Shown | None:
+def _shown(address: str, functions: pci.Snapshot) -> ShownShell | None:
     """The facts that a card shows; None if it has one stage only, or not its managing driver.
 
     :raises OSError: it cannot be read, so that it must not be taken for a card of one stage
@@ -125,7 +125,7 @@ def _shown(address: str, functions: pci.Snapshot) -> Shown | None:
     ids = text.lower().split()
     if not all(map(_ID.fullmatch, ids)):
         raise ValueError(f"{_SHOWN} of {address} holds no ids: {text[:40]!r}")
-    return Shown(board, ids[1] if len(ids) > 1 else "")
+    return ShownShell(board, ids[1] if len(ids) > 1 else "")
 
 
 def _name(partition: pathlib.Path) -> str:

@@ -32,7 +32,7 @@ def go(driver: str, text: str, folder: str) -> Round:
     conf = passes.configured(f"{text}\n[agent]\ncdi_dir = {folder}\n", [driver], "host-1")
     drivers = registry.load(conf).drivers
     looking = discovery.Discovery("host-1", drivers, timeout=_PATIENCE)
-    endpoint = host_steps.Endpoint(conf, drivers, 0, pass_counter.PassCounter(lambda: None))
+    endpoint = host_steps.StepEndpoint(conf, drivers, 0, pass_counter.PassCounter(lambda: None))
 
     def find() -> base.Device:
         findings = endpoint.specifications.noted(looking.run())

@@ -115,8 +115,8 @@ def without_each(driver: str, text: str, addresses: Iterable[str]) -> dict[str, 
     for address in addresses:
         (made,) = registry.load(conf).drivers.values()
         host = _without(walk, address)
-        if isinstance(made, base.Claiming):
-            made.claims(host.pci)
+        if isinstance(made, base.Matching):
+            made.exactness(host.pci)
         found[address] = list(made.discover(host))
     return found
 

@@ -16,7 +16,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from cyborg.agent import bitstream_cache
 from cyborg.cmd import agent, conductor
 from cyborg.drivers import fake
-from cyborg.programming import permits
+from cyborg.programming import write_permits
 from cyborg.rpc import client
 from cyborg.tests.partitions import cards
 
@@ -61,7 +61,7 @@ def main(settings: Settings) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     client.CONDUCTOR_TOPIC, client.AGENT_TOPIC = settings.topics
     client.SILENCE, client._PERMIT_TIMEOUT = _SILENCE, _PERMIT_TIMEOUT
-    permits.TERM = _TERM
+    write_permits.TERM = _TERM
     if settings.kind == AGENT:
         cards.Driver.judge, cards.Driver.mode = cards.Judge(settings.books), settings.mode
         setattr(fake, fake.FakeDriver.__name__, cards.Driver)

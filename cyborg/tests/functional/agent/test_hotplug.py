@@ -56,7 +56,7 @@ class Looks:
 
     def __init__(self) -> None:
         self.times: queue.Queue[float] = queue.Queue()
-        self.watcher = hotplug.Watcher(lambda: self.times.put(time.monotonic()))
+        self.watcher = hotplug.EventWatcher(lambda: self.times.put(time.monotonic()))
 
     def __enter__(self) -> Looks:
         self.watcher.start()

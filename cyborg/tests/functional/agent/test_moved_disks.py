@@ -65,7 +65,7 @@ def discover(listed: str) -> discovery.Findings:
 
 def step(listed: str, wire: dict[str, Any]) -> str:
     counter = pass_counter.PassCounter(lambda: None)
-    endpoint = host_steps.Endpoint(configured(listed), drivers(listed), 0, counter)
+    endpoint = host_steps.StepEndpoint(configured(listed), drivers(listed), 0, counter)
     try:
         endpoint.host_step({}, wire, PATIENCE)
     except rpc.HostStepFailed as exc:

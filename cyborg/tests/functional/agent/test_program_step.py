@@ -69,7 +69,7 @@ class Host:
         self._driver = fake.FakeDriver(self._conf)
         drivers: dict[str, base.Driver] = {"fake_driver": self._driver, "plain": Plain()}
         drivers["layouts"] = self.layouts = Layouts()
-        self.endpoint = host_steps.Endpoint(self._conf, drivers, 5, self._counter)
+        self.endpoint = host_steps.StepEndpoint(self._conf, drivers, 5, self._counter)
 
     def control(self, **sections: Any) -> None:
         """Let the driver do this from now on."""

@@ -212,14 +212,14 @@ def test_a_disk_of_our_own_target_is_not_given_out_as_a_function_too(conf, targe
     second["driver_specific"] = {"nvme": {"trid": trid, "ctrlr_data": {}}}
     driver = spdk(conf, target.address)
     seen = functions(*places)
-    assert driver.claims(seen) == {}
-    list(driver.discover(discovery.HostView("host-1", {}, claim_timeout=1)))
+    assert driver.exactness(seen) == {}
+    list(driver.discover(discovery.HostView("host-1", {}, match_timeout=1)))
     driver.remember()
     target.stop()
 
     restarted = spdk(conf, target.address)
 
-    assert restarted.claims(seen).keys() == set(places[:2])
+    assert restarted.exactness(seen).keys() == set(places[:2])
     assert "bdev Nvme0n1" in restarted.why_not_offered(seen[places[0]], seen).reason
     assert restarted.why_not_offered(seen[places[2]], seen) is None
 

@@ -24,7 +24,7 @@ UNIT = (REPOSITORY / "etc" / "systemd" / "cyborg-agent.service").read_text()
 CLIENT = """
 import pathlib
 from oslo_config import cfg
-from cyborg.drivers import permits, privileged
+from cyborg.drivers import permit_clock, privileged
 cfg.CONF(["--config-file", "/etc/cyborg/cyborg.conf"], project="cyborg")
 for call in (privileged.remove_mdev, privileged.nvme_sanitize_state):
     try:

@@ -172,9 +172,9 @@ def test_whoever_a_policy_file_lets_delete_profiles_deletes_only_what_it_sees(
         profiles.create_profile(
             name=name, groups=[{}], description=None, visibility="private", projects=[project]
         )
-    profiles.delete_profiles(tenant, [profiles.Key("name", "ours")])
+    profiles.delete_profiles(tenant, [profiles.ProfileName("name", "ours")])
     with pytest.raises(errors.NotFound):
-        profiles.delete_profiles(tenant, [profiles.Key("name", "theirs")])
+        profiles.delete_profiles(tenant, [profiles.ProfileName("name", "theirs")])
     assert [profile.name for profile in profiles.list_profiles(ctx)] == ["theirs"]
 
 

@@ -90,8 +90,8 @@ def test_without_one_it_is_the_id_that_the_api_gave(site: Site, sink: NovaSink) 
     assert sink.request_ids == [given]
 
 
-def _claim() -> work.Claim:
-    claimed = engine.claim("test", 30.0, [work.BIND])
+def _claim() -> work.Item:
+    claimed = engine.take("test", 30.0, [work.BIND])
     assert claimed is not None
     return claimed
 

@@ -83,10 +83,10 @@ def test_the_budget_of_a_bind_whose_handles_are_prepared_on_many_providers(
     }
     with count_sql() as counter:
         binding.request_changes(ctx, targets, [])
-    claim = engine.claim("test", 30.0, [work.BIND])
-    assert claim is not None
+    item = engine.take("test", 30.0, [work.BIND])
+    assert item is not None
     with count_sql() as more:
-        binding.bind_instance(claim)
+        binding.bind_instance(item)
     statements = counter.statements + more.statements
     assert len(statements) <= 10 + len(letters), statements
     assert len(boots.handles(ctx)) == len(letters)
@@ -110,12 +110,12 @@ def test_a_conductor_whose_lease_is_lost_gives_up_no_bind(
 ) -> None:
     hosts.apply(hosts.card(prepares=True))
     boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
-    bind = engine.claim("first", 30.0, [work.BIND])
+    bind = engine.take("first", 30.0, [work.BIND])
     assert bind is not None
     binding.bind_instance(bind)
     with db.writer() as session:
         db.update(session, models.Arq, bind_started_ms=1)
-    step = engine.claim("second", 30.0, [work.HOST_STEP])
+    step = engine.take("second", 30.0, [work.HOST_STEP])
     assert step is not None
 
     def lose_the_lease(*_arguments: object) -> None:

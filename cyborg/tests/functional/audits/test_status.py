@@ -328,12 +328,12 @@ def test_what_is_no_instance_is_left_to_whoever_made_it(books: Books) -> None:
     theirs = books.boot(arqs=0, allocated=1)
     books.sink.deleted = {theirs}
     api = client.Client(books.conf)
-    held = api.find_held(theirs)
+    held = api.find_allocations(theirs)
     assert held is not None
     owner = dataclasses.replace(held.owner, consumer_type="MIGRATION")
     api.hold(theirs, owner, held.amounts, held.generation)
     assert "no instance but MIGRATION" in books.check(repair=True)[theirs]["repair"]
-    assert api.find_held(theirs) is not None
+    assert api.find_allocations(theirs) is not None
     books.placement.release(theirs)
 
 

@@ -46,7 +46,7 @@ def ask(driver: str, state: str, address: str, tool_timeout: str = "60") -> str:
     conductor.start()
     assert conductor._started.wait(PATIENCE)
     (bitstream,) = pathlib.Path(state, "bitstreams").iterdir()
-    agent = host_steps.Endpoint(
+    agent = host_steps.StepEndpoint(
         conf, registry.load(conf).drivers, 5, pass_counter.PassCounter(lambda: None)
     )
     step = rpc.ProgramStep(

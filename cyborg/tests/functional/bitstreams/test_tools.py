@@ -97,7 +97,7 @@ def test_a_tool_is_given_nothing_of_the_agents_environment(intel, program, tmp_p
 
 TALK = """
 import re, sys
-from cyborg.drivers import permits, tool_process
+from cyborg.drivers import permit_clock, tool_process
 try:
     until = permits.clock() + 120
     tool_process.run(["/bin/sh", "-c", sys.argv[2]], 120, sys.argv[1], until)

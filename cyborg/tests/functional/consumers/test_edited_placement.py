@@ -69,7 +69,7 @@ class Chaos:
         if what in consumers:
             what()
         else:
-            with contextlib.suppress(AssertionError, client.Refused, LookupError):
+            with contextlib.suppress(AssertionError, client.RequestRefused, LookupError):
                 what()
         self.done[what.__name__] += 1
 
@@ -121,7 +121,7 @@ class Chaos:
     def change(self) -> None:
         """Have a consumer hold another amount, perhaps elsewhere, or for another owner."""
         consumer = self.chance.choice(sorted(self.given))
-        found = self.api.find_held(consumer)
+        found = self.api.find_allocations(consumer)
         who = [f"{client.OWN_TYPES}OTHER", "INSTANCE"]
         owner = client.Owner(
             project_id=self.chance.choice(["p", "project-1"]),
@@ -238,7 +238,7 @@ class Chaos:
         found = call(self.site, "GET", f"/{consumer}")
         assert (found["state"], found["accelerators"]) == ("Active", given)
         wanted = collections.Counter(each["device_rp_uuid"] for each in given)
-        claim = self.api.find_held(consumer)
+        claim = self.api.find_allocations(consumer)
         if claim is not None and claim.owner.is_ours:
             has = {uuid_: each.get("FPGA") for uuid_, each in claim.amounts.items()}
             if has == wanted:

@@ -169,18 +169,18 @@ class Site:
     def work(self, owner: str, chance: random.Random | None = None) -> bool:
         """Do one piece of work, as a conductor does; with ``chance`` it may die of it."""
         kinds = dict.fromkeys((*self.handlers,), 1)
-        claims, _ = work.claim(iter([owner]), 3600, kinds)
-        for claim in claims:
-            self.note(f"work: {claim.kind}")
+        claims, _ = work.take(iter([owner]), 3600, kinds)
+        for item in claims:
+            self.note(f"work: {item.kind}")
             try:
                 with self.mortal(chance) if chance else contextlib.nullcontext():
-                    self.handlers[claim.kind](claim)
+                    self.handlers[item.kind](item)
             except work.LeaseLost:
                 pass
             except (errors.CyborgError, ka_exc.ClientException) as exc:
-                work.back_off(claim, str(exc))
+                work.back_off(item, str(exc))
             else:
-                work.finish(claim)
+                work.finish(item)
         return bool(claims)
 
     def run(self) -> None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, profiles, work
-from cyborg.allocations import executor, service, wishes
+from cyborg.allocations import allocation_steps, service, wishes
 from cyborg.audits import differences, finding
 from cyborg.common import errors
 from cyborg.db import models
@@ -41,13 +41,13 @@ def ctx(
     return callers.admin(enforcer, project_id="project-1")
 
 
-def ask(conf: cfg.ConfigOpts, ctx: context.RequestContext) -> work.Claim:
+def ask(conf: cfg.ConfigOpts, ctx: context.RequestContext) -> work.Item:
     """Ask for an accelerator, and claim the work that this makes."""
     body = {"consumer": {"uuid": CONSUMER, "type": "PROXY"}, "device_profile_name": "p"}
     service.create(conf, ctx, wishes.read(ctx, CONSUMER, body), {})
-    claim = engine.claim("conductor-1", 600, [work.ALLOCATE])
-    assert claim is not None
-    return claim
+    item = engine.take("conductor-1", 600, [work.ALLOCATE])
+    assert item is not None
+    return item
 
 
 def put(conf: cfg.ConfigOpts, provider: str, owner: client.Owner = OURS) -> None:
@@ -63,24 +63,24 @@ def held(placement: PlacementServer) -> dict[str, Any]:
 def test_a_late_conductor_leaves_what_its_successor_has_claimed(
     conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer
 ) -> None:
-    claim = ask(conf, ctx)
+    item = ask(conf, ctx)
 
     def overtake(_method: str, _path: str) -> None:
         placement.before = None
         with db.writer() as session:
-            db.update(session, models.Work, models.Work.id == claim.id, owner="conductor-2")
+            db.update(session, models.Work, models.Work.id == item.id, owner="conductor-2")
         put(conf, LARGE)
 
     placement.before = overtake
     with pytest.raises(work.LeaseLost):
-        executor.run(conf, claim)
+        allocation_steps.run(conf, item)
     assert held(placement) == {LARGE: {"FPGA": 1}}
 
 
 def test_what_was_released_meanwhile_is_claimed_no_more(
     conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer
 ) -> None:
-    claim = ask(conf, ctx)
+    item = ask(conf, ctx)
 
     def release(_method: str, _path: str) -> None:
         placement.before = None
@@ -88,9 +88,9 @@ def test_what_was_released_meanwhile_is_claimed_no_more(
         service.delete(ctx, CONSUMER)
 
     placement.before = release
-    executor.run(conf, claim)
+    allocation_steps.run(conf, item)
     assert held(placement) == {LARGE: {"FPGA": 1}}
-    work.finish(claim)
+    work.finish(item)
     engine.drain(conf)
     assert held(placement) == {}
 
@@ -102,13 +102,13 @@ def test_what_arrives_after_its_allocation_has_ended_is_given_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A conductor is suspended just before it sends, and wakes up when all is over."""
-    claim = ask(conf, ctx)
+    item = ask(conf, ctx)
     real = client.Client.hold
 
     def hold(self: client.Client, *arguments: Any) -> None:
         monkeypatch.setattr(client.Client, "hold", real)
         with db.writer() as session:
-            db.delete(session, models.Work, models.Work.id == claim.id)
+            db.delete(session, models.Work, models.Work.id == item.id)
             work.want(session, work.ALLOCATE, [CONSUMER])
         service.delete(ctx, CONSUMER)
         engine.drain(conf)
@@ -116,7 +116,7 @@ def test_what_arrives_after_its_allocation_has_ended_is_given_back(
 
     monkeypatch.setattr(client.Client, "hold", hold)
     with pytest.raises(work.LeaseLost):
-        executor.run(conf, claim)
+        allocation_steps.run(conf, item)
     assert held(placement) == {SMALL: {"FPGA": 1}}
     engine.drain(conf)
     assert held(placement) == {}
@@ -177,7 +177,7 @@ def test_what_is_not_ours_or_not_known_is_never_given_back_by_itself(
 def test_what_is_allocated_without_a_fault_is_not_looked_at_later(
     conf: cfg.ConfigOpts, ctx: context.RequestContext
 ) -> None:
-    executor.run(conf, ask(conf, ctx))
+    allocation_steps.run(conf, ask(conf, ctx))
     assert expected() == []
 
 
@@ -202,15 +202,15 @@ def test_nothing_is_sent_when_the_lease_has_ended(
     placement: PlacementServer,
     first: str,
 ) -> None:
-    claim = ask(conf, ctx)
+    item = ask(conf, ctx)
     put(conf, SMALL)
     if first == "GET":
         # It is given back.
         service.delete(ctx, CONSUMER)
     placement.calls.clear()
-    placement.before = lambda _method, _path: claim.lose()
+    placement.before = lambda _method, _path: item.lose()
     with pytest.raises(work.LeaseLost):
-        executor.run(conf, claim)
+        allocation_steps.run(conf, item)
     assert placement.calls == [f"{first} /allocations/{CONSUMER}"]
     assert held(placement) == {SMALL: {"FPGA": 1}}
 
@@ -223,10 +223,10 @@ def test_what_is_claimed_without_an_allocation_is_given_back(
     after_failure: str,
 ) -> None:
     if after_failure:
-        claim = ask(conf, ctx)
+        item = ask(conf, ctx)
         put(conf, LARGE, THEIRS)
-        executor.run(conf, claim)
-        work.finish(claim)
+        allocation_steps.run(conf, item)
+        work.finish(item)
         placement.release(CONSUMER)
         engine.drain(conf)
         assert service.get(ctx, CONSUMER).row.state == states.FAILED

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, rpc, work
-from cyborg.allocations import executor, service, wishes
+from cyborg.allocations import allocation_steps, service, wishes
 from cyborg.db import models
 from cyborg.handles import host_steps
 from cyborg.policy import context
@@ -59,10 +59,10 @@ def test_a_host_step_that_is_not_the_last_makes_nothing_active(
     conf: cfg.ConfigOpts, ctx: context.RequestContext
 ) -> None:
     ask(conf, ctx, 2)
-    for kind, handle in ((work.ALLOCATE, executor.run), (work.HOST_STEP, host_steps.run)):
-        claim = engine.claim("conductor-1", 600, [kind])
-        assert claim is not None
-        handle(conf, claim)
+    for kind, handle in ((work.ALLOCATE, allocation_steps.run), (work.HOST_STEP, host_steps.run)):
+        item = engine.take("conductor-1", 600, [kind])
+        assert item is not None
+        handle(conf, item)
     assert service.get(ctx, CONSUMER).row.state == states.BINDING
     engine.drain(conf)
     assert service.get(ctx, CONSUMER).row.state == states.ACTIVE
@@ -105,26 +105,26 @@ def test_what_the_work_has_changed_ends_it(
 ) -> None:
     """No further transaction keeps the next step from being claimed."""
     ask(conf, ctx, 1)
-    claim = engine.claim("conductor-1", 600, [work.ALLOCATE])
-    assert claim is not None
-    executor.run(conf, claim)
-    assert claim.is_finished
+    item = engine.take("conductor-1", 600, [work.ALLOCATE])
+    assert item is not None
+    allocation_steps.run(conf, item)
+    assert item.is_finished
     (left,) = engine.pending()
     assert left.startswith(f"{work.HOST_STEP}/")
-    assert work.finish(claim)
+    assert work.finish(item)
 
 
 def test_work_that_was_wanted_again_meanwhile_is_done_again(
     conf: cfg.ConfigOpts, ctx: context.RequestContext
 ) -> None:
     ask(conf, ctx, 1)
-    claim = engine.claim("conductor-1", 600, [work.ALLOCATE])
-    assert claim is not None
+    item = engine.take("conductor-1", 600, [work.ALLOCATE])
+    assert item is not None
     with db.writer() as session:
         work.want(session, work.ALLOCATE, [CONSUMER])
-    executor.run(conf, claim)
-    assert not claim.is_finished
-    assert not work.finish(claim)
+    allocation_steps.run(conf, item)
+    assert not item.is_finished
+    assert not work.finish(item)
     assert f"{work.ALLOCATE}/{CONSUMER}" in engine.pending()
 
 

@@ -57,8 +57,8 @@ def job(rack: Site) -> Iterator[Site]:
     assert handles_of(again) == handles_of(found)
 
 
-def held(site: Site, consumer: str = CONSUMER) -> client.Held | None:
-    return client.Client(site.conf).find_held(consumer)
+def held(site: Site, consumer: str = CONSUMER) -> client.Holdings | None:
+    return client.Client(site.conf).find_allocations(consumer)
 
 
 def change(site: Site, amounts: dict[str, dict[str, int]], **owner: str) -> None:

@@ -37,7 +37,7 @@ from cyborg.cmd import upgrade_checks
 from cyborg.db import models, revision, schema
 from cyborg.handles import release
 from cyborg.policy import context
-from cyborg.rpc import client, faults, keys, payloads, server, signing
+from cyborg.rpc import client, faults, payloads, server, signers, signing
 from cyborg.tests import boots, engine, full_payloads, hosts, messages, next_release, servers
 from cyborg.tests.standalone_site import wait_for
 
@@ -438,13 +438,13 @@ class NextMethods(server.AgentMethods):
         return self.host_step(context, step, wait)
 
 
-class NextClient(client.Client):
+class NextClient(client.RpcClient):
     """It asks for more."""
 
     def polish(self, host: str) -> None:
         asked = self._agent.prepare(topic=client.agent_topic(host), version=NEXT, timeout=30)
         said = signing.Said(host, "polish", {"step": NEXT_STEP.to_wire(), "wait": 1})
-        self._call(asked, f"the agent of host {host}", keys.CONDUCTOR, said)
+        self._call(asked, f"the agent of host {host}", signers.CONDUCTOR, said)
 
 
 STEP = full_payloads.step()

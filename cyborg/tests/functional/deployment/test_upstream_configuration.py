@@ -112,7 +112,7 @@ def test_other_services_are_reached_at_their_internal_endpoints_first() -> None:
     conf = cfg.ConfigOpts()
     cyborg_conf.register(conf)
     conf([], default_config_files=[])
-    connected = connection.Connection(conf)
+    connected = connection.ServicesConnection(conf)
     listed = {
         group: {option.dest: option for option in options}
         for group, options in cyborg_conf.list_opts()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from cyborg.drivers import privileged
-from cyborg.drivers.nvme import admin
+from cyborg.drivers.nvme import admin_commands
 from cyborg.tests.contract import passes
 
 SECTORS = 3750748848
@@ -26,8 +26,8 @@ def abilities(address: str) -> list[int]:
 @pytest.mark.parametrize(
     ("card", "able"),
     [
-        ("nvme-pm1733", [admin.Sanitize.BLOCK, admin.Sanitize.CRYPTO]),
-        ("nvme-inspur", [admin.Sanitize.BLOCK]),
+        ("nvme-pm1733", [admin_commands.Sanitize.BLOCK, admin_commands.Sanitize.CRYPTO]),
+        ("nvme-inspur", [admin_commands.Sanitize.BLOCK]),
         ("nvme-system", []),
     ],
 )
@@ -107,4 +107,4 @@ def test_zeroes_do_not_erase_what_a_guest_has_hidden(simulate_live, detached, wr
 
 def begin(address: str) -> None:
     privileged.erasing.set_client_mode(False)
-    privileged.nvme_sanitize(address, admin.Sanitize.BLOCK)
+    privileged.nvme_sanitize(address, admin_commands.Sanitize.BLOCK)

@@ -129,11 +129,11 @@ def test_what_there_is_costs_as_much_for_many_pools_as_for_one(
         with db.writer() as session:
             db.update(session, models.FunctionPool, looked_ms=0)
             work.want(session, work.FUNCTION_POOL, [uuid])
-        claim = engine.claim("test", 60.0, [work.FUNCTION_POOL])
-        assert claim is not None
+        item = engine.take("test", 60.0, [work.FUNCTION_POOL])
+        assert item is not None
         with count_sql() as counter:
-            planner.fill(cloud.conf, claim)
-        work.finish(claim)
+            planner.fill(cloud.conf, item)
+        work.finish(item)
         return len(counter.statements)
 
     uuid = cloud.pool(free=100, traits=["CUSTOM_NOBODY_HAS_IT"])

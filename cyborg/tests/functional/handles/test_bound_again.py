@@ -18,7 +18,7 @@ from cyborg.db import models
 from cyborg.handles import giving_up
 from cyborg.hosts import draining
 from cyborg.importing import store
-from cyborg.importing.convert import Request
+from cyborg.importing.convert import ImportedArq
 from cyborg.tests import boots, hosts, leaving
 from cyborg.tests.cloud import Cloud
 from cyborg.tests.mounted_api import Api
@@ -199,7 +199,7 @@ def test_an_imported_handle_that_is_to_be_cleaned_is_left_once(cloud: Cloud, sta
         "consumer_uuid": models.new_uuid() if bound else None,
         "bind_started_ms": 1 if bound else None,
     }
-    request = Request(values=values, handle=handle, used=None, needs_step=True)
+    request = ImportedArq(values=values, handle=handle, used=None, needs_step=True)
     store.store_arqs([request])
     with db.reader() as session:
         left = session.scalars(sa.select(models.AttachHandle).filter_by(uuid=handle)).one()

@@ -155,7 +155,7 @@ def test_one_function_of_a_card_is_reset_at_a_time(
     said = [{}, holders[who]]
     monkeypatch.setattr(rpc, "held_handles", lambda _conf, _host: said.pop(0))
     drivers = {"pci_driver": passthrough.PciPassthroughDriver(conf)}
-    agent = host_steps.Endpoint(conf, drivers, 1, pass_counter.PassCounter(lambda: None))
+    agent = host_steps.StepEndpoint(conf, drivers, 1, pass_counter.PassCounter(lambda: None))
 
     def clean_it(address: str, wait: float) -> None:
         place = pci.split(address)

@@ -62,7 +62,7 @@ def discover() -> Mapping[str, ownership.Devices]:
 def step(wire: dict[str, Any]) -> str:
     try:
         counter = pass_counter.PassCounter(lambda: None)
-        host_steps.Endpoint(configured(), drivers(), 0, counter).host_step({}, wire, PATIENCE)
+        host_steps.StepEndpoint(configured(), drivers(), 0, counter).host_step({}, wire, PATIENCE)
     except rpc.HostStepFailed as exc:
         return str(exc)
     return ""

@@ -33,7 +33,9 @@ class Agent:
         self._conf = conf
         self._drivers: dict[str, base.Driver] = {}
         self.reboot()
-        steps = host_steps.Endpoint(conf, self._drivers, 0, pass_counter.PassCounter(lambda: None))
+        steps = host_steps.StepEndpoint(
+            conf, self._drivers, 0, pass_counter.PassCounter(lambda: None)
+        )
         self._server = rpc.agent_server(conf, "host-1", steps)
         self._server.start()
         assert self._server._started.wait(PATIENCE)

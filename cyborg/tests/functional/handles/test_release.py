@@ -118,7 +118,7 @@ def test_twice_while_a_handle_may_be_prepared(ctx: context.RequestContext, way: 
     hosts.apply(hosts.card("a", prepares=True))
     arqs, instance = boots.arqs(ctx), models.new_uuid()
     boots.bind(ctx, arqs, instance)
-    bind = engine.claim("conductor-1", 60, [work.BIND])
+    bind = engine.take("conductor-1", 60, [work.BIND])
     assert bind is not None
     binding.bind_instance(bind)
     (handle,) = boots.handles(ctx)

@@ -181,7 +181,7 @@ def test_the_reason_of_a_bind_that_is_given_up_is_kept(
     hosts.apply(hosts.card("a", prepares=True))
     instance, other = models.new_uuid(), models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx), instance)
-    tried = engine.claim("conductor-1", 60, [work.BIND])
+    tried = engine.take("conductor-1", 60, [work.BIND])
     assert tried is not None
     work.back_off(tried, "Nobody prepares it.")
     boots.bind(ctx, boots.arqs(ctx), other)

@@ -125,10 +125,10 @@ def test_whoever_has_a_handle_keeps_it(
     hosts.apply(hosts.card("a", prepares=prepares))
     uuids = boots.arqs(ctx)
     boots.bind(ctx, uuids, models.new_uuid())
-    claim = engine.claim("test", 30.0, [work.BIND])
-    assert (claim is not None) is prepares
-    if claim is not None:
-        binding.bind_instance(claim)
+    item = engine.take("test", 30.0, [work.BIND])
+    assert (item is not None) is prepares
+    if item is not None:
+        binding.bind_instance(item)
     held = boots.handles(ctx)
     hosts.apply(hosts.card("a", prepares=prepares, unhealthy=HOT))
     assert boots.handles(ctx) == held != []

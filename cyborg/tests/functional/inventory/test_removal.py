@@ -203,7 +203,7 @@ def test_a_host_that_was_renamed_is_offered_once(cloud: Cloud) -> None:
     # Its drivers name what they find after the host.
     renamed = hosts.device("a", hosts.deployable("host-2_a"))
     new = provider_uuid("host-2_a")
-    with pytest.raises(acceptance.Refused, match="belongs to host host-1"):
+    with pytest.raises(acceptance.ReportRefused, match="belongs to host host-1"):
         rename(renamed)
     cloud.go_down()
     removal.remove_host(host_uuid("host-1"), force=False)
@@ -238,7 +238,7 @@ def test_a_removal_and_binds_at_once_leave_nothing_behind(cloud: Cloud, letter: 
     def bind(arq: str) -> None:
         instance, provider = models.new_uuid(), cloud.cards[letter].provider
         boots.bind(cloud.ctx, [arq], instance, device_rp_uuid=provider)
-        claimed = engine.claim(f"bind#{arq}", 600.0, [work.BIND])
+        claimed = engine.take(f"bind#{arq}", 600.0, [work.BIND])
         if claimed is not None:
             binding.bind_instance(claimed)
             work.finish(claimed)

@@ -54,10 +54,10 @@ def device(name: str = "evil_x", **changes: object) -> base.Device:
 def test_a_node_belongs_to_its_first_host() -> None:
     hosts.apply(hosts.card("a"))
     for _ in range(2):
-        with pytest.raises(acceptance.Refused, match=r"^node: .* belongs to host host-1"):
+        with pytest.raises(acceptance.ReportRefused, match=r"^node: .* belongs to host host-1"):
             send(evil(device(), node=hosts.ROOT))
     assert send(evil(device())) == inventory_report.APPLIED
-    with pytest.raises(acceptance.Refused, match="belongs to host host-1"):
+    with pytest.raises(acceptance.ReportRefused, match="belongs to host host-1"):
         send(evil(device(), node=hosts.ROOT))
     assert "belongs to host host-1" in hosts.errors_of("evil")["refused-messages"]
     assert names() == ["evil_x", "host-1_a"]
@@ -99,7 +99,7 @@ def test_a_refusal_that_comes_again_has_a_new_time_once_a_minute(
 @pytest.mark.parametrize("name", ["evil\nhost", "", "a b", "-a", "a" * 256, "ä", None, 7])
 @pytest.mark.parametrize("field", ["host", "node"])
 def test_a_name_that_is_none(field: str, name: object) -> None:
-    with pytest.raises(acceptance.Refused, match=f"^{field}: "):
+    with pytest.raises(acceptance.ReportRefused, match=f"^{field}: "):
         send(evil(device(), **{field: name}))
     assert names() == []
 
@@ -108,7 +108,7 @@ def test_a_name_that_is_none(field: str, name: object) -> None:
 def test_a_count_that_is_none(count: object) -> None:
     send(evil(device()))
     wire = evil(device()).to_wire() | {"not_offered": count}
-    with pytest.raises(acceptance.Refused, match="not_offered must be a number"):
+    with pytest.raises(acceptance.ReportRefused, match="not_offered must be a number"):
         inventory_report.read(wire, 10**6)
     assert "not_offered must be a number" in hosts.errors_of("evil")["refused-messages"]
 
@@ -121,7 +121,7 @@ def test_a_start_in_the_future_does_not_make_later_reports_look_old() -> None:
         replace(mine, started=now + HOUR, devices={}),
         replace(mine, started=now + HOUR),
     ):
-        with pytest.raises(acceptance.Refused, match=r"^started: "):
+        with pytest.raises(acceptance.ReportRefused, match=r"^started: "):
             send(false)
     assert not inventory_report.note_unchanged(replace(mine, started=now + HOUR).unchanged())
     assert names() == ["evil_x"]
@@ -152,7 +152,7 @@ def test_a_report_that_is_dropped_as_old_is_shown_with_its_host() -> None:
 
 def test_too_many_devices_are_refused() -> None:
     devices = [hosts.device(str(n), hosts.deployable(f"evil_{n}")) for n in range(3)]
-    with pytest.raises(acceptance.Refused, match="max_report_devices, which is 2"):
+    with pytest.raises(acceptance.ReportRefused, match="max_report_devices, which is 2"):
         inventory_report.apply_report(evil(*devices), max_devices=2)
     assert names() == []
 
@@ -211,7 +211,7 @@ def test_a_host_that_is_enrolled_has_its_names_before_it_reports(tmp_path: pathl
 
 def test_the_owner_of_a_node_is_told_who_claims_it() -> None:
     hosts.apply(hosts.card("a"))
-    with pytest.raises(acceptance.Refused, match=r"^node: \S+ belongs to host host-1\. If"):
+    with pytest.raises(acceptance.ReportRefused, match=r"^node: \S+ belongs to host host-1\. If"):
         send(evil(device(), node=hosts.ROOT))
     said = hosts.errors_of("host-1")["refused-messages"]
     assert said.endswith("Z: host evil claims the node of this one")
@@ -262,7 +262,7 @@ def test_a_known_host_takes_no_free_node(tmp_path: pathlib.Path, *, has_key: boo
     if has_key:
         nodes.enrol("evil", signed.new_key(tmp_path / "evil.pem"))
     assert send(evil(device())) == inventory_report.APPLIED
-    with pytest.raises(acceptance.Refused, match="only if an administrator says so"):
+    with pytest.raises(acceptance.ReportRefused, match="only if an administrator says so"):
         send(evil(device(), node=FREE))
     assert "only if an administrator" in hosts.errors_of("evil")["refused-messages"]
     assert node_of("evil") == "evil.example"
@@ -283,7 +283,7 @@ def test_a_host_with_a_key_has_the_node_of_its_name_or_that_of_an_administrator(
     key = signed.new_key(tmp_path / "evil.pem")
     nodes.enrol("evil", key)
     for node in (FREE, "evil2", "evilx.example", "example.evil"):
-        with pytest.raises(acceptance.Refused, match="is no name of host evil"):
+        with pytest.raises(acceptance.ReportRefused, match="is no name of host evil"):
             send(evil(device(), node=node))
     assert [found.host for found in liveness.list_services()] == []
     nodes.enrol("evil", key, FREE)
@@ -327,7 +327,7 @@ def test_of_two_first_reports_at_once_one_has_the_node() -> None:
         ready.wait()
         try:
             return send(replace(hosts.report(host=host), node=FREE))
-        except acceptance.Refused:
+        except acceptance.ReportRefused:
             return inventory_report.REFUSED
 
     for number in range(5):
@@ -432,7 +432,7 @@ def test_a_report_of_too_much_is_refused_as_a_whole_and_changes_nothing() -> Non
         (replace(evil(device()), errors=drivers), "66 drivers are more than a host has, 64"),
         (evil(device(attributes=attributes)), "more than 64, which are 16 for each"),
     ):
-        with pytest.raises(acceptance.Refused, match=sentence):
+        with pytest.raises(acceptance.ReportRefused, match=sentence):
             inventory_report.apply_report(report, max_devices=4)
         assert sentence in hosts.errors_of("evil")["refused-messages"]
         assert names() == before

@@ -11,7 +11,7 @@ from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import report as inventory_report
 from cyborg.policy import context
-from cyborg.programming import executor
+from cyborg.programming import operation_steps
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.one_operation import deployable
 
@@ -29,49 +29,49 @@ def report(layout: str, *, being_written: bool = False) -> bool:
 
 
 @pytest.fixture
-def claim(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> work.Claim:
+def item(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> work.Item:
     """The layout of a guest was lost and written in vain, and the card shows it all the same."""
     report("dc")
     boots.bind(ctx, boots.arqs(ctx, 1, boots.GROUP), models.new_uuid())
     engine.drain(conf)
     report("sym")
-    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
-    assert claim is not None
-    assert executor.read(claim) is not None
-    assert executor.withdraw(claim, None)
-    assert executor.begin_to_write(claim)
-    situation = executor.read(claim)
+    item = engine.take("conductor-1", 600, [work.PROGRAM])
+    assert item is not None
+    assert operation_steps.read(item) is not None
+    assert operation_steps.withdraw(item, None)
+    assert operation_steps.begin_to_write(item)
+    situation = operation_steps.read(item)
     assert situation is not None
     failure = rpc.ProgramFailed("The link broke.", written=True)
     with pytest.raises(work.TryLater):
-        executor.end_failed(claim, situation, failure, unchanged=False)
+        operation_steps.end_failed(item, situation, failure, unchanged=False)
     report("dc")
-    assert executor.begin_to_write(claim)
+    assert operation_steps.begin_to_write(item)
     assert (deployable().program_state, deployable().function_shown) == (models.DAMAGED, None)
-    return claim
+    return item
 
 
-def end_well(claim: work.Claim) -> None:
-    situation = executor.read(claim)
+def end_well(item: work.Item) -> None:
+    situation = operation_steps.read(item)
     assert situation is not None
     answer = rpc.ProgramAnswer(function="dc", verified_by="test", report_counter=0)
-    executor.end_well(claim, situation, answer)
+    operation_steps.end_well(item, situation, answer)
 
 
-def test_a_report_like_the_last_one_ends_it(claim: work.Claim) -> None:
+def test_a_report_like_the_last_one_ends_it(item: work.Item) -> None:
     with pytest.raises(work.NotYet):
-        end_well(claim)
+        end_well(item)
 
     assert not report("dc")
 
-    end_well(claim)
+    end_well(item)
     assert deployable().program_state == models.LOADED
 
 
-def test_a_report_from_while_it_is_written_does_not_end_it(claim: work.Claim) -> None:
+def test_a_report_from_while_it_is_written_does_not_end_it(item: work.Item) -> None:
     report("dc", being_written=True)
 
     with pytest.raises(work.NotYet):
-        end_well(claim)
+        end_well(item)
     assert not report("dc")
-    end_well(claim)
+    end_well(item)

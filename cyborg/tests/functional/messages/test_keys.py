@@ -20,11 +20,11 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from oslo_config import cfg
 
 from cyborg import db, host_keys, liveness, rpc
-from cyborg.agent import keys as agent_keys
+from cyborg.agent import host_signer
 from cyborg.common import errors
-from cyborg.conductor import keys as conductor_keys
+from cyborg.conductor import deployment_signer
 from cyborg.db import locks, models
-from cyborg.rpc import client, keys, signing
+from cyborg.rpc import client, signers, signing
 from cyborg.tests import engine, full_payloads, hosts, messages, signed
 from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.hostile_host import refusals
@@ -45,16 +45,16 @@ def steps(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> Iterator[signed.Steps
 
 
 @pytest.fixture
-def own(conf: cfg.ConfigOpts, steps: signed.Steps) -> agent_keys.HostKeys:
+def own(conf: cfg.ConfigOpts, steps: signed.Steps) -> host_signer.HostSigner:
     """The keys of host-1, whose first one is enrolled."""
-    mine = agent_keys.HostKeys(conf)
+    mine = host_signer.HostSigner(conf)
     host_keys.enrol(HOST, mine.public())
     return mine
 
 
 @pytest.fixture
-def ours(conf: cfg.ConfigOpts, steps: signed.Steps) -> conductor_keys.DeploymentKeys:
-    return conductor_keys.DeploymentKeys(conf)
+def ours(conf: cfg.ConfigOpts, steps: signed.Steps) -> deployment_signer.DeploymentSigner:
+    return deployment_signer.DeploymentSigner(conf)
 
 
 def errors_of_host() -> dict[str, str]:
@@ -74,7 +74,7 @@ def reported() -> signing.Said:
 
 
 def test_an_enrolled_host_works_in_every_way(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys, steps: signed.Steps
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner, steps: signed.Steps
 ) -> None:
     report = hosts.report(hosts.card("a"))
     rpc.report(conf, report)
@@ -95,7 +95,7 @@ def test_a_host_is_believed_nothing_before_its_key_is_enrolled(
     with pytest.raises(rpc.ReportFailed, match="cyborg-status host enroll host-1 KEY"):
         rpc.report(conf, report)
     assert hosts.deployables() == []
-    host_keys.enrol(HOST, agent_keys.HostKeys(conf).public())
+    host_keys.enrol(HOST, host_signer.HostSigner(conf).public())
     rpc.report(conf, report)
     assert len(hosts.deployables()) == 1
 
@@ -106,7 +106,7 @@ def test_without_the_option_only_hosts_with_a_key_need_to_sign(
     conf.set_override("require_host_keys", False, group="agent")
     said = reported()
     assert "failed" not in signed.ask(conf, "report", said.body)
-    host_keys.enrol(HOST, agent_keys.HostKeys(conf).public())
+    host_keys.enrol(HOST, host_signer.HostSigner(conf).public())
     answer = signed.ask(conf, "report", reported().body)
     assert answer["failed"] == "The message is not signed."
     assert errors_of_host()["refused-messages"].endswith("The message is not signed.")
@@ -149,7 +149,7 @@ FALSE: dict[str, tuple[Change, str]] = {
 }
 
 
-def test_false_signatures_of_a_host(conf: cfg.ConfigOpts, own: agent_keys.HostKeys) -> None:
+def test_false_signatures_of_a_host(conf: cfg.ConfigOpts, own: host_signer.HostSigner) -> None:
     said = reported()
     signature = own.sign(said)
     assert signature is not None
@@ -164,7 +164,7 @@ def test_false_signatures_of_a_host(conf: cfg.ConfigOpts, own: agent_keys.HostKe
 
 
 def test_false_signatures_of_a_conductor(
-    conf: cfg.ConfigOpts, ours: conductor_keys.DeploymentKeys, steps: signed.Steps
+    conf: cfg.ConfigOpts, ours: deployment_signer.DeploymentSigner, steps: signed.Steps
 ) -> None:
     signature = ours.sign(told())
     assert signature is not None
@@ -179,7 +179,7 @@ def test_false_signatures_of_a_conductor(
 
 
 def test_an_order_for_another_host_or_another_method(
-    conf: cfg.ConfigOpts, ours: conductor_keys.DeploymentKeys, steps: signed.Steps
+    conf: cfg.ConfigOpts, ours: deployment_signer.DeploymentSigner, steps: signed.Steps
 ) -> None:
     for other in (
         dataclasses.replace(told(), host="host-2"),
@@ -195,8 +195,8 @@ def test_an_order_for_another_host_or_another_method(
 
 def test_a_message_is_taken_once(
     conf: cfg.ConfigOpts,
-    own: agent_keys.HostKeys,
-    ours: conductor_keys.DeploymentKeys,
+    own: host_signer.HostSigner,
+    ours: deployment_signer.DeploymentSigner,
     steps: signed.Steps,
 ) -> None:
     said = reported()
@@ -215,16 +215,16 @@ def test_a_message_is_taken_once(
 
 
 def test_what_one_agent_has_taken_the_next_does_not_take(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner
 ) -> None:
-    signature = keys.sign(rpc.CONDUCTOR, told())
-    agent_keys.HostKeys(conf).check(told(), signature)
-    with pytest.raises(signing.Refused, match="was taken already"):
-        agent_keys.HostKeys(conf).check(told(), signature)
+    signature = signers.sign(rpc.CONDUCTOR, told())
+    host_signer.HostSigner(conf).check(told(), signature)
+    with pytest.raises(signing.MessageRefused, match="was taken already"):
+        host_signer.HostSigner(conf).check(told(), signature)
 
 
 def test_devices_that_are_gone_go_in_spite_of_a_forged_message(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner
 ) -> None:
     conf.set_override("max_gone_share", 0.5, group="conductor")
     cards = [hosts.card(name) for name in "abcdefgh"]
@@ -241,7 +241,7 @@ def test_devices_that_are_gone_go_in_spite_of_a_forged_message(
 
 def test_a_refusal_is_one_if_it_cannot_be_stored(
     conf: cfg.ConfigOpts,
-    own: agent_keys.HostKeys,
+    own: host_signer.HostSigner,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -253,7 +253,7 @@ def test_a_refusal_is_one_if_it_cannot_be_stored(
 
 
 def test_a_refusal_that_is_shown_already_waits_for_no_lock(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner
 ) -> None:
     rpc.report(conf, hosts.report(hosts.card("a")))
     signed.ask(conf, "report", reported().body)
@@ -267,12 +267,12 @@ def test_a_refusal_that_is_shown_already_waits_for_no_lock(
 
 def test_a_forger_with_many_sentences_has_no_more_written_than_one_with_one(
     conf: cfg.ConfigOpts,
-    own: agent_keys.HostKeys,
+    own: host_signer.HostSigner,
     count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = reported()
-    signature = keys.sign(rpc.HOST, said)
+    signature = signers.sign(rpc.HOST, said)
     assert signature is not None
 
     def forge(numbers: range) -> None:
@@ -287,12 +287,12 @@ def test_a_forger_with_many_sentences_has_no_more_written_than_one_with_one(
             forge(range(1, 20))
         assert len(counter.matching("UPDATE")) == 1, turn
         assert "Key 10000000 is not enrolled" in errors_of_host()["refused-messages"]
-    monkeypatch.setattr(conductor_keys, "_NOTED_AGAIN", 0)
+    monkeypatch.setattr(deployment_signer, "_NOTED_AGAIN", 0)
     forge(range(5, 6))
     assert "Key 50000000 is not enrolled" in errors_of_host()["refused-messages"]
 
 
-def test_messages_of_a_host_may_overtake_each_other(own: agent_keys.HostKeys) -> None:
+def test_messages_of_a_host_may_overtake_each_other(own: host_signer.HostSigner) -> None:
     said = reported()
     made = [own.sign(said) for _ in range(70)]
     wire = [each.to_wire() for each in made if each is not None]
@@ -300,20 +300,20 @@ def test_messages_of_a_host_may_overtake_each_other(own: agent_keys.HostKeys) ->
         host_keys.check(said, one, required=True)
     # The last one is so old that it may have been there.
     for one in (wire[69], wire[7], wire[68], wire[8], wire[6]):
-        with pytest.raises(signing.Refused, match="was taken already"):
+        with pytest.raises(signing.MessageRefused, match="was taken already"):
             host_keys.check(said, one, required=True)
     host_keys.check(said, wire[67], required=True)
 
 
 @pytest.mark.parametrize("false", [None, "", {"key": "false"}], ids=str)
 def test_false_orders_do_not_make_messages_of_the_host_look_old(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys, steps: signed.Steps, false: object
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner, steps: signed.Steps, false: object
 ) -> None:
     said = reported()
-    early = keys.sign(rpc.HOST, said)
+    early = signers.sign(rpc.HOST, said)
     for _ in range(70):
         assert "running" in signed.ask(conf, "host_step", order(), false, host=HOST)
-    host_keys.check(said, keys.sign(rpc.HOST, said), required=True)
+    host_keys.check(said, signers.sign(rpc.HOST, said), required=True)
     host_keys.check(said, early, required=True)
     # Nor do answers that are taken.
     for _ in range(2):
@@ -324,7 +324,7 @@ def test_false_orders_do_not_make_messages_of_the_host_look_old(
 @pytest.mark.parametrize("off", [-6 * MINUTE, 2 * MINUTE])
 def test_a_clock_that_is_off(
     conf: cfg.ConfigOpts,
-    own: agent_keys.HostKeys,
+    own: host_signer.HostSigner,
     steps: signed.Steps,
     monkeypatch: pytest.MonkeyPatch,
     off: int,
@@ -334,7 +334,7 @@ def test_a_clock_that_is_off(
     monkeypatch.setattr(time, "time_ns", lambda: true() + off * 1_000_000)
     with pytest.raises(rpc.ReportFailed, match=r"seconds (ahead|old)"):
         rpc.report(conf, hosts.report(hosts.card("a")))
-    ours = conductor_keys.DeploymentKeys(conf)
+    ours = deployment_signer.DeploymentSigner(conf)
     signature = ours.sign(told())
     monkeypatch.undo()
     assert signature is not None
@@ -344,14 +344,14 @@ def test_a_clock_that_is_off(
 
 
 def test_the_counter_goes_on_in_the_next_agent(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys, monkeypatch: pytest.MonkeyPatch
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said, counters = reported(), []
     stored = pathlib.Path(conf.state_path, "keys", "counter")
     hour_ago = time.time_ns() - 3600 * 10**9
 
     def sign() -> None:
-        signature = agent_keys.HostKeys(conf).sign(said)
+        signature = host_signer.HostSigner(conf).sign(said)
         assert signature is not None
         counters.append(signature.counter)
 
@@ -369,7 +369,7 @@ def test_the_counter_goes_on_in_the_next_agent(
 
 
 def test_a_host_changes_its_key_without_a_gap(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner
 ) -> None:
     def works() -> None:
         rpc.report(conf, hosts.report(hosts.card("a")))
@@ -398,7 +398,7 @@ def test_a_host_changes_its_key_without_a_gap(
 
 
 def test_conductors_change_their_key_without_a_gap(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys, steps: signed.Steps, tmp_path: pathlib.Path
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner, steps: signed.Steps, tmp_path: pathlib.Path
 ) -> None:
     former = list(conf.agent.conductor_public_keys)
     following = signed.new_key(tmp_path / "next.pem")
@@ -416,7 +416,7 @@ def test_conductors_change_their_key_without_a_gap(
 
 @pytest.mark.parametrize("required", [True, False])
 def test_a_host_that_is_revoked_is_believed_nothing(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys, *, required: bool
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner, *, required: bool
 ) -> None:
     conf.set_override("require_host_keys", required, group="agent")
     rpc.report(conf, hosts.report(hosts.card("a")))
@@ -433,7 +433,7 @@ def test_a_host_that_is_revoked_is_believed_nothing(
     assert "refused-messages" in errors_of_host()
 
 
-def test_no_two_hosts_have_the_same_key(conf: cfg.ConfigOpts, own: agent_keys.HostKeys) -> None:
+def test_no_two_hosts_have_the_same_key(conf: cfg.ConfigOpts, own: host_signer.HostSigner) -> None:
     with pytest.raises(errors.Conflict, match="the key of host host-1"):
         host_keys.enrol("host-2", own.public())
     assert host_keys.enrol(HOST, own.public()).host_name == HOST
@@ -532,7 +532,7 @@ def test_a_key_for_which_anybody_can_sign_is_refused() -> None:
 
 
 def test_nobody_else_on_the_host_can_read_its_keys(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner
 ) -> None:
     own.public("next")
     own.sign(told())
@@ -575,7 +575,7 @@ def test_drafts_of_keys_that_are_left_over_are_removed(
     for draft in (old, new):
         draft.write_bytes(signing.make_private())
     os.utime(old, (0, 0))
-    agent_keys.HostKeys(conf).public()
+    host_signer.HostSigner(conf).public()
     assert sorted(path.name for path in folder.iterdir()) == ["host.pem", new.name]
 
 
@@ -600,7 +600,7 @@ class Forger:
 
 
 def test_answers_that_are_not_those_of_the_host(
-    conf: cfg.ConfigOpts, own: agent_keys.HostKeys, steps: signed.Steps
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner, steps: signed.Steps
 ) -> None:
     rpc.report(conf, hosts.report(hosts.card("a")))
     host_keys.enrol("host-2", signed.new_key(pathlib.Path(conf.state_path, "other.pem")))
@@ -646,7 +646,7 @@ def test_failures_have_no_signature_and_so_are_no_answer(
         forger = rpc._server(conf, client.agent_topic("host-2"), "_", Forger(answer))
         forger.start()
         assert forger._started.wait(PATIENCE)
-        rpc.use_keys(rpc.CONDUCTOR, conductor_keys.DeploymentKeys(conf))
+        rpc.use_signer(rpc.CONDUCTOR, deployment_signer.DeploymentSigner(conf))
         believed = not (enrolled or required)
         try:
             with pytest.raises(rpc.HostStepFailed if believed else rpc.HostUnreachable) as step:
@@ -654,7 +654,7 @@ def test_failures_have_no_signature_and_so_are_no_answer(
             with pytest.raises(rpc.ProgramFailed if believed else rpc.HostUnreachable) as program:
                 rpc.run_program(conf, "host-2", full_payloads.program_step(), PATIENCE)
         finally:
-            rpc.use_keys(rpc.CONDUCTOR, None)
+            rpc.use_signer(rpc.CONDUCTOR, None)
             forger.stop()
     for failed in (step, program):
         assert ("the answer of the agent of host host-2 is refused" in str(failed.value)) is (

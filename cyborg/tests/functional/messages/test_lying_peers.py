@@ -76,7 +76,7 @@ _IMAGE = {
     "accel:function_id": "f",
 }
 _OWNER = placement.Owner(project_id="p", user_id="u", consumer_type="CYBORG_JOB")
-_LISTED = placement.Listed(uuid=UUID, name="n", parent_uuid=None, generation=1)
+_LISTED = placement.ListedProvider(uuid=UUID, name="n", parent_uuid=None, generation=1)
 _GROUP = RequestGroup.parse({"resources:FPGA": "1"})
 
 
@@ -187,7 +187,7 @@ CALLS = {
         believes=frozenset({"is an object"}),
     ),
     "Kubernetes' claims": Asked(
-        lambda conf: list(Cluster(conf).claims()),
+        lambda conf: list(Cluster(conf).resource_claims()),
         {"metadata": {}, "items": [{"metadata": {"name": "c", "uid": UUID}}]},
     ),
     "Kubernetes' node": Asked(
@@ -330,7 +330,7 @@ def test_a_node_of_kubernetes_goes_on(
     lie: str, deceived: cfg.ConfigOpts, liar: Liar, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line in the log, and no traceback."""
-    driver = kube_service.Driver(deceived)
+    driver = kube_service.KubeletPlugin(deceived)
     liar.lie = QUICK[lie]
     with caplog.at_level(logging.WARNING, "cyborg"):
         driver._look()

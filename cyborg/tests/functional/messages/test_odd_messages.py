@@ -33,7 +33,7 @@ NUMBERS = (2**31, 2**63, -(2**70), 1e300)
 ANYTHING: tuple[Any, ...] = (None, True, [], {}, [{}])
 #: An agent that started after all numbers that could be the time of that.
 LATER = 2**31 + 1
-Place = tuple[Any, ...]
+Path = tuple[Any, ...]
 _counter = itertools.count(1)
 
 
@@ -43,7 +43,7 @@ def _conductor(conf: cfg.ConfigOpts) -> Iterator[None]:
         yield
 
 
-def places(data: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+def places(data: Any, place: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Every text and number in the data, and where it is."""
     if isinstance(data, dict | list):
         for key in data if isinstance(data, dict) else range(len(data)):
@@ -66,7 +66,7 @@ def odd(wire: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _changed(
-    wire: dict[str, Any], place: Place, instead: Any, *, is_key: bool = False
+    wire: dict[str, Any], place: Path, instead: Any, *, is_key: bool = False
 ) -> tuple[str, dict[str, Any]]:
     fresh = copy.deepcopy(wire)
     inner = fresh

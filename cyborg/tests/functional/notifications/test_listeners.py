@@ -201,8 +201,8 @@ def test_two_conductors_do_not_send_at_once(conf: cfg.ConfigOpts, announcing: No
         host = models.Host(name="h", node="h", driver_errors={}, created_at=models.utcnow())
         notifications.announce(session, [notices.of_host(notices.HOST_UP, host)])
     assert [notifications.look(), notifications.look()] == [True, False]
-    assert engine.claim("one", 30.0, [notifications.KIND]) is not None
-    assert engine.claim("two", 30.0, [notifications.KIND]) is None
+    assert engine.take("one", 30.0, [notifications.KIND]) is not None
+    assert engine.take("two", 30.0, [notifications.KIND]) is None
 
 
 @pytest.mark.every_database

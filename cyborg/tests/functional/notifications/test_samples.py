@@ -79,7 +79,7 @@ def cause_everything(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
 
 def cause_what_users_ask_for(ctx: context.RequestContext) -> None:
     """Profiles, pools, operations and a quota."""
-    named = profiles.Key("name", "aes")
+    named = profiles.ProfileName("name", "aes")
     group = {"resources:FPGA": "1"}
     fields = {"name": "aes", "groups": [group], "description": None}
     profiles.create_profile(**fields)  # type: ignore[arg-type]

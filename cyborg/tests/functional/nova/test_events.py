@@ -147,7 +147,7 @@ def test_the_last_arqs_of_an_instance_leave_without_an_event(
     hosts.apply(hosts.card(program_mode="dynamic"))
     instance = models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx, 2), instance)
-    early = engine.claim("test", 3600.0, [work.NOVA_EVENT])
+    early = engine.take("test", 3600.0, [work.NOVA_EVENT])
     assert early is not None
     nova_events.send(conf, early)
     work.finish(early)

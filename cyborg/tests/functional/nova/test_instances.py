@@ -46,15 +46,15 @@ def boot(
     return instance
 
 
-def claim() -> work.Claim | None:
+def item() -> work.Item | None:
     """Take the work of asking, if it is wanted and nobody has it."""
-    return engine.claim(f"test#{next(_owners)}", 600.0, [work.INSTANCES])
+    return engine.take(f"test#{next(_owners)}", 600.0, [work.INSTANCES])
 
 
 def look(conf: cfg.ConfigOpts) -> bool:
     """Do what a conductor does on its own; False where it asks for nothing."""
     orphans.want_check(conf)
-    claimed = claim()
+    claimed = item()
     if claimed is not None:
         orphans.check_instances(conf, claimed)
         assert work.finish(claimed)
@@ -264,7 +264,7 @@ def test_rounds_that_are_tried_again_release_no_more(
     let_the_grace_pass(conf)
     orphans.want_check(conf)
     for _ in range(3):
-        claimed = claim()
+        claimed = item()
         assert claimed is not None
         with pytest.raises(ka_exc.ConnectFailure):
             orphans.check_instances(conf, claimed)
@@ -336,7 +336,7 @@ def test_silence_says_nothing(
     for _ in range(3):
         let_the_grace_pass(conf)
         orphans.want_check(conf)
-        claimed = claim()
+        claimed = item()
         assert claimed is not None
         with pytest.raises(ka_exc.ConnectFailure):
             orphans.check_instances(conf, claimed)
@@ -358,7 +358,7 @@ def test_silence_about_one_instance_holds_up_no_other(
     sink.silent = {silent}
     let_the_grace_pass(conf)
     orphans.want_check(conf)
-    claimed = claim()
+    claimed = item()
     assert claimed is not None
     with pytest.raises(ka_exc.ConnectFailure):
         orphans.check_instances(conf, claimed)
@@ -429,9 +429,9 @@ def test_each_instance_is_asked_for_once_in_an_interval_by_one_conductor(
     with futures.ThreadPoolExecutor() as pool:
         for _ in pool.map(orphans.want_check, [conf] * 8):
             pass
-    only = claim()
+    only = item()
     assert only is not None
-    assert claim() is None
+    assert item() is None
     orphans.want_check(conf)
     orphans.check_instances(conf, only)
     assert work.finish(only)

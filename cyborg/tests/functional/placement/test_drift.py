@@ -91,14 +91,14 @@ def settle(conf: cfg.ConfigOpts) -> None:
     # The second time for what somebody has removed of Placement's names meanwhile.
     for _ in range(2):
         engine.make_due()
-        if not (claim := engine.claim("me", 600, [work.PLACEMENT])):
+        if not (item := engine.take("me", 600, [work.PLACEMENT])):
             return
         try:
-            sync.sync_host(conf, claim.key, lambda: None)
+            sync.sync_host(conf, item.key, lambda: None)
         except work.TryLater as exc:
-            work.back_off(claim, str(exc), exc.error_code)
+            work.back_off(item, str(exc), exc.error_code)
         else:
-            work.finish(claim)
+            work.finish(item)
 
 
 @pytest.fixture

@@ -75,10 +75,10 @@ def look(conf: cfg.ConfigOpts) -> list[str]:
     handlers = conductor_service.handlers(conf)
     kinds = [work.ALLOCATIONS, work.INSTANCES]
     done: list[str] = []
-    while claim := engine.claim(f"test#{next(_owners)}", 600.0, kinds):
-        handlers[claim.kind](claim)
-        work.finish(claim)
-        done.append(f"{claim.kind}/{claim.key}")
+    while item := engine.take(f"test#{next(_owners)}", 600.0, kinds):
+        handlers[item.kind](item)
+        work.finish(item)
+        done.append(f"{item.kind}/{item.key}")
     return done
 
 

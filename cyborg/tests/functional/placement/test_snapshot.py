@@ -16,7 +16,7 @@ from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.peers import glance
 from cyborg.placement import desired, tree
-from cyborg.programming import cancellation, executor, operations, program
+from cyborg.programming import cancellation, operation_steps, operations, program
 from cyborg.tests import engine, hosts, servers
 
 #: More than reading a host takes.
@@ -24,18 +24,18 @@ STATEMENTS = 7
 
 
 @pytest.fixture
-def claim(database: sa.Engine) -> work.Claim:
+def item(database: sa.Engine) -> work.Item:
     """A conductor writes another function to the card, which nobody has."""
     card = hosts.deployable("host-1_a", program_mode=base.SINGLE_PROGRAM, function="aes")
     hosts.apply(hosts.device("card", card))
     (deployable,) = hosts.deployables()
     operations.ask(deployable.uuid, program.Program(function_id="zip"), "user 1")
-    claimed = engine.claim("conductor-1", 600, [work.PROGRAM])
+    claimed = engine.take("conductor-1", 600, [work.PROGRAM])
     assert claimed is not None
     return claimed
 
 
-def write(claim: work.Claim) -> Iterator[None]:
+def write(item: work.Item) -> Iterator[None]:
     """Each step of it that commits."""
     image = glance.Image(
         uuid=models.new_uuid(),
@@ -47,14 +47,14 @@ def write(claim: work.Claim) -> Iterator[None]:
         status="active",
         properties={glance.FUNCTION_ID: "zip"},
     )
-    executor.withdraw(claim, image)
+    operation_steps.withdraw(item, image)
     yield
-    executor.begin_to_write(claim)
-    situation = executor.read(claim)
+    operation_steps.begin_to_write(item)
+    situation = operation_steps.read(item)
     assert situation is not None
     yield
     answer = rpc.ProgramAnswer(function="zip", verified_by="a look", report_counter=0)
-    executor.end_well(claim, situation, answer)
+    operation_steps.end_well(item, situation, answer)
     yield
 
 
@@ -91,10 +91,10 @@ def after_statement(engine: sa.Engine, number: int, happen: Callable[[], None]) 
 @pytest.mark.parametrize("number", range(1, STATEMENTS))
 @pytest.mark.parametrize("done", [0, 2])
 def test_no_function_is_offered_that_is_not_run(
-    database: sa.Engine, claim: work.Claim, done: int, number: int
+    database: sa.Engine, item: work.Item, done: int, number: int
 ) -> None:
     """Neither when a card is withdrawn meanwhile, nor when it is offered again."""
-    steps = write(claim)
+    steps = write(item)
     for _ in range(done):
         next(steps)
     before = wanted()
@@ -111,10 +111,10 @@ def test_no_function_is_offered_that_is_not_run(
     indirect=True,
 )
 def test_the_next_transaction_of_the_connection_sees_what_commits_meanwhile(
-    claim: work.Claim,
+    item: work.Item,
 ) -> None:
     states = sa.select(models.Operation.state)
-    steps = write(claim)
+    steps = write(item)
     with db.snapshot() as session:
         assert session.scalars(states).all() == ["queued"]
         connection = session.connection().connection.dbapi_connection
@@ -134,10 +134,10 @@ def test_the_next_transaction_of_the_connection_sees_what_commits_meanwhile(
     indirect=True,
 )
 def test_what_is_cancelled_may_begin_to_be_reserved_meanwhile(
-    database: sa.Engine, claim: work.Claim
+    database: sa.Engine, item: work.Item
 ) -> None:
     (operation,) = operations.list_operations()
-    steps = write(claim)
+    steps = write(item)
 
     with after_statement(database, 1, lambda: next(steps)):
         cancellation.cancel(operation.uuid, "user 2")

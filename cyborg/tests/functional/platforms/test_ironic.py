@@ -27,7 +27,7 @@ from cyborg.importing import store as importing
 from cyborg.importing.convert import Whole
 from cyborg.inventory import nodes, query
 from cyborg.ironic import run, store
-from cyborg.ironic.store import Outcome
+from cyborg.ironic.store import Imported
 from cyborg.placement import audit
 from cyborg.policy import context
 from cyborg.tests import hosts
@@ -47,9 +47,9 @@ DEVICES = {
 OF_BM_2 = ("bm-2", "0000:c1:00.0")
 
 
-def import_all(conf: cfg.ConfigOpts, **wish: Any) -> dict[str, Outcome]:
+def import_all(conf: cfg.ConfigOpts, **wish: Any) -> dict[str, Imported]:
     """Import, and return what has become of each host."""
-    wanted = run.Wish(**wish)
+    wanted = run.NodeSelection(**wish)
     outcomes = run.import_some(conf, wanted) if wanted.nodes else run.import_all(conf, wanted)
     return {each.host: each for each in outcomes}
 
@@ -87,7 +87,7 @@ def test_the_inventory_of_a_node_becomes_devices(
     conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
 ) -> None:
     outcomes = import_all(conf)
-    assert outcomes["bm-1"] == Outcome(
+    assert outcomes["bm-1"] == Imported(
         node=ironic.uuid("bm-1"), host="bm-1", devices=4, new=4, unknown=1
     )
     assert outcomes["bm-2"].devices == 1
@@ -307,7 +307,7 @@ def test_a_node_with_the_name_of_an_agents_host_is_left_to_it(
     assert (outcome.has_agent, outcome.gone) == (True, 4)
     assert {host for host, _ in shown()} == {"host-1.example", "bm-2"}
     ironic.nodes[1]["name"] = ironic.nodes[0]["name"] = "twin"
-    outcomes = list(run.import_all(conf, run.Wish()))
+    outcomes = list(run.import_all(conf, run.NodeSelection()))
     assert [each.failure for each in outcomes][:2] == [
         None,
         f"the node {ironic.uuid('twin')} is host twin already",

@@ -23,9 +23,9 @@ from cyborg.agent import service as agent_service
 from cyborg.common import errors
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
-from cyborg.kube import accelerators, claims, leases, service, slices
+from cyborg.kube import accelerators, leases, resource_claims, service, slices
 from cyborg.kube.cluster import Cluster
-from cyborg.kube.inventory import Part
+from cyborg.kube.inventory import OfferedPart
 from cyborg.kube.publisher import Publisher
 from cyborg.tests import kubelet
 from cyborg.tests.kube_server import KubeServer
@@ -46,7 +46,7 @@ class Node:
         self.cluster = cluster
         self.registry = registry
         self.cdi = cdi
-        self.driver: service.Driver | None = None
+        self.driver: service.KubeletPlugin | None = None
         self._plugins: list[kubelet.Plugin] = []
 
     def taint(self, what: str = "host", reason: str = "kubernetes") -> None:
@@ -61,7 +61,7 @@ class Node:
 
     def start(self) -> kubelet.Plugin:
         """Start the driver, and have the kubelet find it."""
-        self.driver = service.Driver(self.site.conf)
+        self.driver = service.KubeletPlugin(self.site.conf)
         self.driver.start()
         plugin = kubelet.register(self.registry)
         self._plugins.append(plugin)
@@ -113,7 +113,7 @@ class Node:
         return len(list(self.cdi.glob("*.json")))
 
     def consumer(self, uid: str) -> str:
-        return claims.consumer_of(self.site.conf, uid)
+        return resource_claims.consumer_of(self.site.conf, uid)
 
     def allocation(self, uid: str) -> Any:
         answer = self.site.ask("GET", f"/allocations/{self.consumer(uid)}", version=VERSION)
@@ -311,7 +311,7 @@ def test_a_device_that_is_refused_is_left_out_until_it_is_another(
 
     def wanted(model: str) -> dict[str, Any]:
         parts = [
-            Part(
+            OfferedPart(
                 provider=str(uuid.UUID(int=number)),
                 device_type="FPGA",
                 resource_class="FPGA",
@@ -396,8 +396,8 @@ def test_what_cannot_be_had_is_said(tainted: Node) -> None:
     assert tainted.allocation(many[2]) is None
 
 
-def call_for(seconds: float, *, is_heard: bool = True) -> claims.Call:
-    return claims.Call(until=time.monotonic() + seconds, is_heard=lambda: is_heard)
+def call_for(seconds: float, *, is_heard: bool = True) -> resource_claims.Call:
+    return resource_claims.Call(until=time.monotonic() + seconds, is_heard=lambda: is_heard)
 
 
 def test_a_node_does_not_free_what_a_claim_has_on_another(tainted: Node) -> None:
@@ -406,7 +406,7 @@ def test_a_node_does_not_free_what_a_claim_has_on_another(tainted: Node) -> None
     assert plugin.prepare(claim)[claim[2]].error == ""
     conf = tainted.site.conf
     other: Any = types.SimpleNamespace(kube=conf.kube, host="host-2")
-    elsewhere = claims.Claims(other, accelerators.Api(conf), Cluster(conf))
+    elsewhere = resource_claims.ResourceClaims(other, accelerators.Api(conf), Cluster(conf))
     # The kubelet there asks by what it remembers, long after the claim has gone.
     elsewhere.unprepare(claim[2], call_for(5))
     assert tainted.allocation(claim[2])["state"] == "Active"
@@ -420,7 +420,7 @@ def test_nobody_else_can_tell_which_consumer_a_claim_is(tainted: Node) -> None:
     with tempfile.TemporaryDirectory() as name:
         kube: Any = types.SimpleNamespace(plugins_dir=name, driver_name=conf.kube.driver_name)
         other: Any = types.SimpleNamespace(kube=kube, host=conf.host)
-        guess = claims.consumer_of(other, claim[2])
+        guess = resource_claims.consumer_of(other, claim[2])
     guesses = {guess, str(uuid.uuid5(uuid.UUID(claim[2]), conf.host)), claim[2]}
     assert plugin.prepare(claim)[claim[2]].error == ""
     assert tainted.consumer(claim[2]) not in guesses
@@ -432,7 +432,7 @@ def test_nobody_else_can_tell_which_consumer_a_claim_is(tainted: Node) -> None:
     # A driver that starts again knows it still.
     before = tainted.consumer(claim[2])
     tainted.stop()
-    claims._secret.cache_clear()
+    resource_claims._secret.cache_clear()
     assert tainted.consumer(claim[2]) == before
     plugin = tainted.start()
     assert plugin.unprepare(claim)[claim[2]].error == ""
@@ -443,7 +443,7 @@ def test_processes_that_start_at_once_have_one_secret(tmp_path: pathlib.Path) ->
     path = tmp_path / "driver" / "consumers.key"
     with futures.ThreadPoolExecutor(8) as pool:
         # Each as in a process of its own.
-        found = set(pool.map(lambda _: claims._secret.__wrapped__(path), range(64)))
+        found = set(pool.map(lambda _: resource_claims._secret.__wrapped__(path), range(64)))
     assert found == {path.read_bytes()}
 
 
@@ -451,14 +451,14 @@ def test_a_call_has_one_deadline(tainted: Node) -> None:
     tainted.start()
     namespace, name, uid = tainted.cluster.claim(tainted.devices()[0])
     conf = tainted.site.conf
-    own = claims.Claims(conf, accelerators.Api(conf), Cluster(conf))
+    own = resource_claims.ResourceClaims(conf, accelerators.Api(conf), Cluster(conf))
     for call, why in (
         (call_for(5, is_heard=False), "does not wait"),
         (call_for(-1), "cannot be reached|in time"),
     ):
         with pytest.raises(errors.CyborgError, match=why):
             own.prepare(namespace, name, uid, call)
-    with own._alone(uid, 0), pytest.raises(claims.NotPrepared, match="Another call"):
+    with own._alone(uid, 0), pytest.raises(resource_claims.NotPrepared, match="Another call"):
         own.unprepare(uid, call_for(-1))
     assert tainted.allocation(uid) is None
     own.unprepare(uid, call_for(5))

@@ -31,7 +31,7 @@ db.register(options)
 options.set_override("connection", url, group="database")
 db.configure(options)
 predecessors.take_over(options, name)
-claims, _ = work.claim(iter([f"{name}#1"]), 3600, {"test": 1})
+claims, _ = work.take(iter([f"{name}#1"]), 3600, {"test": 1})
 print(claims[0].key, flush=True)
 sys.stdin.read()
 """
@@ -61,8 +61,8 @@ def start(database_url: str, conf: cfg.ConfigOpts) -> Iterator[Start]:
 
 def claimable() -> list[str]:
     found = []
-    while claim := engine.claim("another", 60, ["test"]):
-        found.append(claim.key)
+    while item := engine.take("another", 60, ["test"]):
+        found.append(item.key)
     return found
 
 
@@ -92,7 +92,7 @@ def test_without_files_the_lease_decides(
     conf.set_override("state_path", str(tmp_path / "file"))
     with db.writer() as session:
         work.want(session, "test", ["a"])
-    assert engine.claim("host-1/one#1", 60, ["test"]) is not None
+    assert engine.take("host-1/one#1", 60, ["test"]) is not None
 
     predecessors.take_over(conf, "host-1/two")
 

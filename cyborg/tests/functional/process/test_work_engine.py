@@ -110,19 +110,19 @@ def test_nothing_is_lost_and_nothing_runs_twice_at_once(
     _assert_nothing_lost_nor_doubled(_journal())
 
 
-def _claims(rows: int, owner: str = "me") -> list[work.Claim]:
-    claims = [engine.claim(f"{owner}#{number}", 30.0, ["test"]) for number in range(rows)]
-    return [claim for claim in claims if claim is not None]
+def _claims(rows: int, owner: str = "me") -> list[work.Item]:
+    claims = [engine.take(f"{owner}#{number}", 30.0, ["test"]) for number in range(rows)]
+    return [item for item in claims if item is not None]
 
 
 def test_a_row_wanted_while_it_is_done_is_done_again(database: sa.Engine) -> None:
     with db.writer() as session:
         work.want(session, "test", ["a"])
-    (claim,) = _claims(1)
-    assert engine.claim("other", 30.0, ["test"]) is None
+    (item,) = _claims(1)
+    assert engine.take("other", 30.0, ["test"]) is None
     with db.writer() as session:
         work.want(session, "test", ["a"])
-    assert work.finish(claim) is False
+    assert work.finish(item) is False
     (again,) = _claims(1, "again")
     assert work.finish(again) is True
     assert left() == 0
@@ -131,7 +131,7 @@ def test_a_row_wanted_while_it_is_done_is_done_again(database: sa.Engine) -> Non
 def test_a_stale_holder_changes_nothing(database: sa.Engine) -> None:
     with db.writer() as session:
         work.want(session, "test", ["a"])
-    stale = engine.claim("stale", 0.0, ["test"])
+    stale = engine.take("stale", 0.0, ["test"])
     assert stale is not None
     time.sleep(0.01)
     (fresh,) = _claims(1)
@@ -156,9 +156,9 @@ def test_a_failed_row_keeps_its_error_and_waits(
     monkeypatch.setattr(work, "FIRST_BACK_OFF", work.LONGEST_BACK_OFF)
     with db.writer() as session:
         work.want(session, "test", ["a"])
-    (claim,) = _claims(1)
-    work.back_off(claim, "the reason")
-    assert engine.claim("other", 30.0, ["test"]) is None
+    (item,) = _claims(1)
+    work.back_off(item, "the reason")
+    assert engine.take("other", 30.0, ["test"]) is None
     with db.reader() as session:
         row = session.scalars(sa.select(models.Work)).one()
     assert (row.last_error, row.attempts, row.owner) == ("the reason", 1, None)
@@ -168,8 +168,8 @@ def test_a_failed_row_keeps_its_error_and_waits(
 def test_what_is_tried_to_no_avail_is_named_with_its_last_error(database: sa.Engine) -> None:
     with db.writer() as session:
         work.want(session, "test", ["a", "b", "c"])
-    for claim in _claims(3):
-        work.back_off(claim, f"{claim.key} fails")
+    for item in _claims(3):
+        work.back_off(item, f"{item.key} fails")
     with db.writer() as session:
         attempts = sa.case({"a": 7, "b": 21}, value=models.Work.key, else_=6)
         db.update(session, models.Work, attempts=attempts)
@@ -208,13 +208,13 @@ def test_rows_that_are_claimed_together_have_each_its_own_owner(database: sa.Eng
     with db.writer() as session:
         work.want(session, "test", ["a", "b", "c", "d"])
     owners = ["me#1", "me#2", "me#3"]
-    claims, more = work.claim(iter(owners), 30.0, {"test": 3})
+    claims, more = work.take(iter(owners), 30.0, {"test": 3})
     assert (len(claims), more) == (3, True)
     with db.reader() as session:
         row = models.Work
         rows = session.execute(sa.select(row.key, row.owner, row.attempts, row.lease_ms)).all()
     owned = {key: owner for key, owner, attempts, lease in rows if owner and attempts and lease}
-    assert owned == {claim.key: claim.owner for claim in claims}
+    assert owned == {item.key: item.owner for item in claims}
     assert sorted(owned.values()) == owners
 
 
@@ -234,7 +234,7 @@ def test_work_that_has_got_the_id_of_other_work_is_not_claimed_for_it(
     monkeypatch.setattr(work, "_due", look_and_let_it_be_replaced)
     assert _claims(1) == []
     monkeypatch.undo()
-    assert [claim.key for claim in _claims(1)] == ["b"]
+    assert [item.key for item in _claims(1)] == ["b"]
 
 
 def test_a_rolled_back_change_leaves_no_work(database: sa.Engine) -> None:
@@ -251,11 +251,11 @@ def test_a_rolled_back_change_leaves_no_work(database: sa.Engine) -> None:
 def test_a_kind_that_is_stuck_does_not_hold_up_another(database: sa.Engine) -> None:
     stuck, done = threading.Event(), threading.Event()
 
-    def hang(claim: work.Claim) -> None:
+    def hang(item: work.Item) -> None:
         stuck.wait(TIMEOUT)
 
     runner = worker.Worker(
-        {"stuck": hang, "test": lambda claim: done.set()},
+        {"stuck": hang, "test": lambda item: done.set()},
         name="one",
         threads=2,
         lease_seconds=30,
@@ -279,14 +279,14 @@ def test_what_the_dead_had_claimed_can_be_claimed_at_once(database: sa.Engine) -
     assert _claims(1)
     assert _claims(1, "another") == []
     work.hand_back_all()
-    assert [claim.key for claim in _claims(1, "another")] == ["a"]
+    assert [item.key for item in _claims(1, "another")] == ["a"]
 
 
 def test_a_failed_row_is_tried_again_when_it_is_due(database: sa.Engine) -> None:
     tries: list[int] = []
 
-    def fail_twice(claim: work.Claim) -> None:
-        tries.append(claim.attempts)
+    def fail_twice(item: work.Item) -> None:
+        tries.append(item.attempts)
         if len(tries) < 3:
             raise work.TryLater("not yet")
 
@@ -304,7 +304,7 @@ def test_a_failed_row_is_tried_again_when_it_is_due(database: sa.Engine) -> None
 def test_a_thread_is_started_where_none_is_idle(database: sa.Engine) -> None:
     before = set(threading.enumerate())
     runner = worker.Worker(
-        {"test": lambda claim: None}, name="me", threads=16, lease_seconds=30, poll_interval=3600
+        {"test": lambda item: None}, name="me", threads=16, lease_seconds=30, poll_interval=3600
     )
     runner.start()
     for number in range(12):

@@ -31,23 +31,23 @@ JOURNAL = sa.Table(
 
 
 @db.retry
-def journal(claim: work.Claim, what: str) -> None:
+def journal(item: work.Item, what: str) -> None:
     """Write one line, as a real handler writes: only while the row is still ours."""
-    mine = sa.select(models.Work.id).where(models.Work.owner == claim.owner).with_for_update()
+    mine = sa.select(models.Work.id).where(models.Work.owner == item.owner).with_for_update()
     with db.writer() as session:
         if session.scalar(mine) is None:
-            raise work.LeaseLost(claim.key)
-        session.execute(JOURNAL.insert().values(key=claim.key, what=what, owner=claim.owner))
+            raise work.LeaseLost(item.key)
+        session.execute(JOURNAL.insert().values(key=item.key, what=what, owner=item.owner))
 
 
-def handle(claim: work.Claim) -> None:
+def handle(item: work.Item) -> None:
     """Slow for some keys, failing at times, and never silent about when it ran."""
-    journal(claim, "run")
-    if claim.key.startswith("slow"):
+    journal(item, "run")
+    if item.key.startswith("slow"):
         time.sleep(2 * LEASE)
-    claim.checkpoint()
+    item.checkpoint()
     # Before it fails: a failed run is over too.
-    journal(claim, "end")
+    journal(item, "end")
     if random.random() < 0.1:
         raise work.TryLater("not this time")
 

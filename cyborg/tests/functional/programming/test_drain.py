@@ -13,8 +13,8 @@ from cyborg import db, work
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.policy import context
-from cyborg.programming import executor, operations, states
-from cyborg.programming.held_operation import Refused
+from cyborg.programming import operation_steps, operations, states
+from cyborg.programming.locked_operation import CannotProgram
 from cyborg.tests import engine
 from cyborg.tests.fpgas import AES, Fpgas
 from cyborg.tests.service import Site
@@ -32,8 +32,8 @@ def cloud(site: Site, ctx: context.RequestContext) -> Fpgas:
     return Fpgas(site, ctx)
 
 
-def claim() -> work.Claim | None:
-    return engine.claim(f"drain#{next(_numbers)}", 60.0, [work.PROGRAM])
+def item() -> work.Item | None:
+    return engine.take(f"drain#{next(_numbers)}", 60.0, [work.PROGRAM])
 
 
 def operation(session: Any) -> models.Operation:
@@ -45,8 +45,8 @@ def operation(session: Any) -> models.Operation:
 def advance(state: str) -> None:
     """Bring the one operation there is into that state."""
     steps = {
-        operations.RESERVING: states.Event.WITHDRAWN,
-        operations.WRITING: states.Event.WRITE_BEGAN,
+        operations.RESERVING: states.ProgramEvent.WITHDRAWN,
+        operations.WRITING: states.ProgramEvent.WRITE_BEGAN,
     }
     for each, event in steps.items():
         with db.writer() as session:
@@ -58,9 +58,9 @@ def advance(state: str) -> None:
 
 
 def run_what_is_wanted(cloud: Fpgas) -> None:
-    while found := claim():
+    while found := item():
         try:
-            executor.run(cloud.conf, found)
+            operation_steps.run(cloud.conf, found)
         except errors.CyborgError as exc:
             work.back_off(found, str(exc))
         else:
@@ -101,11 +101,11 @@ def test_a_host_that_is_drained_just_before_the_write(cloud: Fpgas) -> None:
     cloud.pool(free=1)
     cloud.look()
     advance(operations.RESERVING)
-    found = claim()
+    found = item()
     assert found is not None
     cloud.site.call("POST", "/hosts/host-1/drain", version=VERSION)
-    with pytest.raises(Refused, match="drained"):
-        executor.begin_to_write(found)
+    with pytest.raises(CannotProgram, match="drained"):
+        operation_steps.begin_to_write(found)
 
 
 def test_what_others_have_asked_for_is_carried_out(cloud: Fpgas) -> None:

@@ -20,9 +20,9 @@ from cyborg.handles import release
 from cyborg.inventory import report as inventory_report
 from cyborg.peers import glance
 from cyborg.policy import context
-from cyborg.programming import executor, image_match, operations, program, states
-from cyborg.programming.held_operation import Refused
-from cyborg.programming.situation import Situation
+from cyborg.programming import image_match, operation_steps, operations, program, states
+from cyborg.programming.locked_operation import CannotProgram
+from cyborg.programming.operation_facts import OperationFacts
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.one_operation import IMAGE, deployable, glance_image, situation, withdrawn
 
@@ -39,7 +39,7 @@ def report(function: str) -> None:
 def _written(session: orm.Session, row: models.Deployable, image: str) -> None:
     """Record that Cyborg has written the function that a deployable runs."""
     record = states.record(bitstream_id=image, function_id="aes", programmed_by="user 1")
-    states.change(session, row, states.Event.FOUND_LOADED, **record)
+    states.change(session, row, states.ProgramEvent.FOUND_LOADED, **record)
 
 
 @pytest.mark.parametrize("written", [IMAGE.upper(), IMAGE.replace("-", ""), IMAGE])
@@ -67,13 +67,13 @@ def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards(
     with db.writer() as session:
         row = session.scalars(sa.select(models.Deployable)).one()
         _written(session, row, models.new_uuid())
-    claim = withdrawn()
+    item = withdrawn()
     report("")
     assert not deployable().is_settled
-    executor.begin_to_write(claim)
+    operation_steps.begin_to_write(item)
 
     refused = rpc.ProgramFailed("The checksum is wrong.", written=False)
-    executor.end_failed(claim, situation(claim), refused, unchanged=True)
+    operation_steps.end_failed(item, situation(item), refused, unchanged=True)
 
     # The very report that was not believed meanwhile.
     report("")
@@ -82,33 +82,33 @@ def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards(
 
 
 @pytest.fixture
-def claim() -> work.Claim:
+def item() -> work.Item:
     """The operation on the card's region, which is being written by the host."""
     report("")
-    claim = withdrawn()
-    executor.begin_to_write(claim)
-    return claim
+    item = withdrawn()
+    operation_steps.begin_to_write(item)
+    return item
 
 
-def test_a_card_may_leave_the_bus_while_it_is_written(claim: work.Claim) -> None:
-    before = situation(claim)
+def test_a_card_may_leave_the_bus_while_it_is_written(item: work.Item) -> None:
+    before = situation(item)
     hosts.apply()
-    assert [found.uuid for found in hosts.deployables()] == [claim.key]
-    away = situation(claim)
+    assert [found.uuid for found in hosts.deployables()] == [item.key]
+    away = situation(item)
     # The host is asked for the same, and so goes on with what it does.
     assert _handles(away) == _handles(before)
     answer = rpc.ProgramAnswer(function="aes", verified_by="test", report_counter=0)
-    executor.end_well(claim, away, answer)
+    operation_steps.end_well(item, away, answer)
     report("aes")
     found = deployable()
-    assert (found.uuid, found.bitstream_id, found.function_id) == (claim.key, IMAGE, "aes")
+    assert (found.uuid, found.bitstream_id, found.function_id) == (item.key, IMAGE, "aes")
     assert (found.missing, found.is_settled) == (False, True)
 
 
-def test_a_card_that_does_not_come_back_goes_when_the_host_has_given_up(claim: work.Claim) -> None:
+def test_a_card_that_does_not_come_back_goes_when_the_host_has_given_up(item: work.Item) -> None:
     hosts.apply()
     failure = rpc.ProgramFailed("There is no such card.", written=True)
-    executor.end_failed(claim, situation(claim), failure, unchanged=False)
+    operation_steps.end_failed(item, situation(item), failure, unchanged=False)
     hosts.apply()
     assert hosts.deployables() == []
 
@@ -117,9 +117,9 @@ def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
     report("")
     operations.ask(deployable().uuid, program.Program(image_uuid=IMAGE), "user 1")
     hosts.apply()
-    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
-    assert claim is not None
-    assert executor.read(claim) is None
+    item = engine.take("conductor-1", 600, [work.PROGRAM])
+    assert item is not None
+    assert operation_steps.read(item) is None
     (operation,) = operations.list_operations()
     assert (operation.state, operation.error) == (
         operations.FAILED,
@@ -135,9 +135,9 @@ def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(
     _lose_in_use(ctx, conf)
     assert _claimed_recovery().operation.state == operations.QUEUED
     hosts.apply()
-    claim = _claim()
-    assert executor.read(claim) is None
-    assert work.finish(claim)
+    item = _claim()
+    assert operation_steps.read(item) is None
+    assert work.finish(item)
     (gone,) = operations.list_operations()
     assert (gone.state, deployable().is_settled) == (operations.FAILED, False)
     hosts.apply()
@@ -182,26 +182,26 @@ def _lose_in_use(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
     report("")
 
 
-def _claim() -> work.Claim:
+def _claim() -> work.Item:
     work.hand_back_all()
     engine.make_due()
-    claim = engine.claim(f"conductor-{models.new_uuid()}", 600, [work.PROGRAM])
-    assert claim is not None
-    return claim
+    item = engine.take(f"conductor-{models.new_uuid()}", 600, [work.PROGRAM])
+    assert item is not None
+    return item
 
 
-def _claimed_recovery() -> Situation:
+def _claimed_recovery() -> OperationFacts:
     return situation(_claim())
 
 
 def test_a_look_from_before_a_failed_write_is_not_believed_after_it() -> None:
     report("zip")
-    claim = withdrawn()
-    executor.begin_to_write(claim)
+    item = withdrawn()
+    operation_steps.begin_to_write(item)
     late = hosts.report(hosts.card("a", program_mode="dynamic", function="zip"))
     failure = rpc.ProgramFailed("The link broke.", written=True, report_counter=late.counter)
 
-    executor.end_failed(claim, situation(claim), failure, unchanged=False)
+    operation_steps.end_failed(item, situation(item), failure, unchanged=False)
 
     inventory_report.apply_report(late)
     assert deployable().function_id is None
@@ -214,46 +214,46 @@ def test_a_look_from_before_a_try_in_vain_is_not_believed_when_that_is_given_up(
     ctx: context.RequestContext, conf: cfg.ConfigOpts, *, shows: bool
 ) -> None:
     _lose_in_use(ctx, conf)
-    claim = _claim()
-    assert executor.read(claim) is not None
-    assert executor.withdraw(claim, dataclasses.replace(glance_image(), properties=AES))
-    executor.begin_to_write(claim)
+    item = _claim()
+    assert operation_steps.read(item) is not None
+    assert operation_steps.withdraw(item, dataclasses.replace(glance_image(), properties=AES))
+    operation_steps.begin_to_write(item)
     late = hosts.report(hosts.card("a", program_mode="dynamic", function="zip"))
     with pytest.raises(work.TryLater, match="cannot be put back now"):
-        _fail(claim, late.counter, shows=shows)
+        _fail(item, late.counter, shows=shows)
     release.delete_arqs(ctx, list(boots.states(ctx)))
 
     # At once, since somebody could come before it is ended by another transaction.
-    assert not executor.begin_to_write(claim)
+    assert not operation_steps.begin_to_write(item)
     (operation,) = operations.list_operations()
     assert (operation.state, operation.error) == ("failed", "No guest has it any more.")
     inventory_report.apply_report(late)
     assert (deployable().function_id, deployable().is_settled) == (None, True)
 
 
-def _fail(claim: work.Claim, counter: int, *, shows: bool) -> None:
+def _fail(item: work.Item, counter: int, *, shows: bool) -> None:
     """The host shows another function after it was written, or it cannot be written."""
     if shows:
         answer = rpc.ProgramAnswer(function="zip", verified_by="test", report_counter=counter)
-        executor.end_well(claim, situation(claim), answer)
+        operation_steps.end_well(item, situation(item), answer)
     else:
         failure = rpc.ProgramFailed("The link broke.", written=True, report_counter=counter)
-        executor.end_failed(claim, situation(claim), failure, unchanged=False)
+        operation_steps.end_failed(item, situation(item), failure, unchanged=False)
 
 
 def test_a_card_that_goes_after_a_failed_write_is_written_again_when_it_comes_back(
     ctx: context.RequestContext, conf: cfg.ConfigOpts
 ) -> None:
     _lose_in_use(ctx, conf)
-    claim = _claim()
-    assert executor.read(claim) is not None
-    assert executor.withdraw(claim, dataclasses.replace(glance_image(), properties=AES))
-    executor.begin_to_write(claim)
+    item = _claim()
+    assert operation_steps.read(item) is not None
+    assert operation_steps.withdraw(item, dataclasses.replace(glance_image(), properties=AES))
+    operation_steps.begin_to_write(item)
     with pytest.raises(work.TryLater, match="cannot be put back now"):
-        _fail(claim, 0, shows=False)
+        _fail(item, 0, shows=False)
     assert deployable().program_state == models.DAMAGED
     hosts.apply()
-    assert executor.read(claim) is None
+    assert operation_steps.read(item) is None
     assert deployable().program_state == models.LOST
 
     # It cannot show its function any more.
@@ -294,12 +294,12 @@ def test_what_somebody_has_loaded_by_hand_is_what_it_runs() -> None:
 def test_what_is_not_programmed_any_more_is_not_written_and_not_recorded() -> None:
     report("aes")
     operations.ask(deployable().uuid, program.Program(image_uuid=IMAGE), "user 1")
-    claim = _claim()
+    item = _claim()
     hosts.apply(hosts.card("a"))
 
-    assert executor.read(claim) is not None
-    with pytest.raises(Refused, match="not program it any more"):
-        executor.withdraw(claim, glance_image())
+    assert operation_steps.read(item) is not None
+    with pytest.raises(CannotProgram, match="not program it any more"):
+        operation_steps.withdraw(item, glance_image())
     row = deployable()
     kept = [each.value for each in row.attributes if each.key == program.TRAIT_KEY]
     assert (row.function_id, kept) == (None, [])
@@ -312,9 +312,9 @@ def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(
     hosts.apply(shown)
     uuids = boots.arqs(ctx, 1, boots.GROUP | {"accel:function_id": "aes"})
     boots.bind(ctx, uuids, models.new_uuid())
-    claim = engine.claim("conductor-1", 600, [work.BIND])
-    assert claim is not None
-    binding.bind_instance(claim)
+    item = engine.take("conductor-1", 600, [work.BIND])
+    assert item is not None
+    binding.bind_instance(item)
     assert set(boots.states(ctx).values()) == {"BindStarted"}
 
     another = program.Program(image_uuid=IMAGE, function_id="aes")
@@ -369,9 +369,9 @@ def test_nobody_is_bound_to_what_is_lost_while_the_handle_is_prepared(
 @pytest.mark.parametrize("value", ["x" * 256, "nu\0l", "half \ud800"])
 @pytest.mark.parametrize("key", [glance.FUNCTION_ID, glance.FUNCTION_NAME])
 def test_an_image_may_say_nothing_that_cannot_be_recorded(
-    claim: work.Claim, key: str, value: str
+    item: work.Item, key: str, value: str
 ) -> None:
-    at = situation(claim)
+    at = situation(item)
     image = dataclasses.replace(glance_image(), properties={key: value})
     assert f"its {key} is no text of at most 255 characters." == image_match.why_not(
         image,
@@ -386,9 +386,9 @@ def test_an_image_may_say_nothing_that_cannot_be_recorded(
     ("firmware", "fits"), [(None, True), ("1.2", True), ("0x1.2", True), ("1.3", False)]
 )
 def test_the_version_of_an_image_is_the_firmware_if_that_is_known(
-    claim: work.Claim, firmware: str | None, *, fits: bool
+    item: work.Item, firmware: str | None, *, fits: bool
 ) -> None:
-    at = situation(claim)
+    at = situation(item)
     image = dataclasses.replace(glance_image(), properties={glance.VERSION: "1.2"})
     known = [models.Attribute(key="firmware", value=firmware)] if firmware else []
     why_not = image_match.why_not(
@@ -401,7 +401,7 @@ def test_the_version_of_an_image_is_the_firmware_if_that_is_known(
     assert (why_not is None) == fits
 
 
-def _handles(situation: Situation) -> list[str]:
+def _handles(situation: OperationFacts) -> list[str]:
     return [handle.uuid for handle in situation.handles]
 
 

@@ -14,7 +14,7 @@ from cyborg.drivers import base
 from cyborg.handles import release
 from cyborg.peers import glance
 from cyborg.policy import context
-from cyborg.programming import executor, operations, program
+from cyborg.programming import operation_steps, operations, program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 
@@ -196,8 +196,8 @@ def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(
     """The host refuses, which sees the card as it is."""
     report(OLD)
     operations.ask(found(OLD).uuid, ZIP, "user 1")
-    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
-    assert claim is not None
+    item = engine.take("conductor-1", 600, [work.PROGRAM])
+    assert item is not None
     image = glance.Image(
         uuid=models.new_uuid(),
         name=None,
@@ -208,14 +208,14 @@ def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(
         status="active",
         properties={},
     )
-    assert executor.withdraw(claim, image)
-    executor.begin_to_write(claim)
+    assert operation_steps.withdraw(item, image)
+    operation_steps.begin_to_write(item)
 
     report(OLD, None, function=None)
-    situation = executor.read(claim)
+    situation = operation_steps.read(item)
     assert situation is not None
     refused = rpc.ProgramFailed("Another has a part of it.", written=False)
-    executor.end_failed(claim, situation, refused, unchanged=True)
+    operation_steps.end_failed(item, situation, refused, unchanged=True)
 
     (operation,) = operations.list_operations()
     assert (operation.state, operation.error) == (operations.FAILED, str(refused))
@@ -237,16 +237,16 @@ def test_a_guest_under_a_former_name_gets_back_what_the_hardware_lost(
     report(NEW, function="")
 
     assert (found(NEW).is_settled, found(NEW).function_id) == (False, "aes")
-    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
-    assert claim is not None
-    situation = executor.read(claim)
+    item = engine.take("conductor-1", 600, [work.PROGRAM])
+    assert item is not None
+    situation = operation_steps.read(item)
     assert situation is not None
     assert situation.operation.deployable_uuid == found(NEW).uuid
     assert situation.operation.asked_by == operations.RECOVERY
     # When its guest has left there is nothing to put back.
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
-    assert executor.read(claim) is None
+    assert operation_steps.read(item) is None
     report(NEW, function="")
     assert (found(NEW).is_settled, found(NEW).function_id) == (True, None)
 

@@ -14,7 +14,7 @@ from cyborg import db, rpc, work
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.policy import context
-from cyborg.programming import executor, operations, permits, states
+from cyborg.programming import operation_steps, operations, states, write_permits
 from cyborg.tests import boots, hosts
 from cyborg.tests.one_operation import situation, withdrawn
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
 
 @pytest.fixture
-def claim() -> work.Claim:
+def item() -> work.Item:
     """An operation on a card that has withdrawn what is offered of it."""
     hosts.apply(hosts.card("a", program_mode="dynamic", function=""))
     return withdrawn()
@@ -37,19 +37,19 @@ def ask(**changes: Any) -> str | None:
         operation_uuid=operation.uuid,
         write=1,
     )
-    permit = permits.permit_write(dataclasses.replace(request, **changes))
-    assert permit.seconds == (0.0 if permit.refused else permits.TERM)
+    permit = write_permits.permit_write(dataclasses.replace(request, **changes))
+    assert permit.seconds == (0.0 if permit.refused else write_permits.TERM)
     return permit.refused
 
 
-def test_leave_is_given_while_the_operation_writes(claim: work.Claim) -> None:
+def test_leave_is_given_while_the_operation_writes(item: work.Item) -> None:
     assert "is reserving, and write 1 of 0" in str(ask())
-    executor.begin_to_write(claim)
+    operation_steps.begin_to_write(item)
     # As often as it is asked for.
     assert [ask(), ask()] == [None, None]
     failure = rpc.ProgramFailed("out of order", written=True)
 
-    executor.end_failed(claim, situation(claim), failure, unchanged=False)
+    operation_steps.end_failed(item, situation(item), failure, unchanged=False)
 
     assert "has ended" in str(ask())
 
@@ -65,15 +65,15 @@ def test_leave_is_given_while_the_operation_writes(claim: work.Claim) -> None:
     ],
 )
 def test_nobody_else_is_given_leave(
-    claim: work.Claim, changes: dict[str, Any], reason: str
+    item: work.Item, changes: dict[str, Any], reason: str
 ) -> None:
-    executor.begin_to_write(claim)
+    operation_steps.begin_to_write(item)
 
     assert reason in str(ask(**changes))
 
 
-def test_a_host_that_is_down_reports_first(claim: work.Claim) -> None:
-    executor.begin_to_write(claim)
+def test_a_host_that_is_down_reports_first(item: work.Item) -> None:
+    operation_steps.begin_to_write(item)
     with db.writer() as session:
         db.update(session, models.Host, down=True)
 
@@ -86,9 +86,9 @@ def test_a_host_that_is_down_reports_first(claim: work.Claim) -> None:
 
 @pytest.mark.makes_up_rows
 def test_nothing_is_written_under_a_guest_whatever_has_gone_wrong(
-    claim: work.Claim, ctx: context.RequestContext
+    item: work.Item, ctx: context.RequestContext
 ) -> None:
-    executor.begin_to_write(claim)
+    operation_steps.begin_to_write(item)
     (arq,) = boots.arqs(ctx, 1)
     with db.writer() as session:
         handle = session.scalars(sa.select(models.AttachHandle.id)).first()
@@ -102,8 +102,8 @@ def test_nothing_is_written_under_a_guest_whatever_has_gone_wrong(
     assert ask() is None
 
 
-def test_leave_waits_for_who_decides_about_the_deployable(claim: work.Claim) -> None:
-    executor.begin_to_write(claim)
+def test_leave_waits_for_who_decides_about_the_deployable(item: work.Item) -> None:
+    operation_steps.begin_to_write(item)
     answers: list[str | None] = []
     asking = threading.Thread(target=lambda: answers.append(ask()))
     (row,) = hosts.deployables()
@@ -116,7 +116,7 @@ def test_leave_waits_for_who_decides_about_the_deployable(claim: work.Claim) -> 
         # Long enough to be answered, if it did not wait.
         asking.join(1)
         operations.move(session, operation, operations.FAILED, "Given up.")
-        states.change(session, deployable, states.Event.UNWRITTEN)
+        states.change(session, deployable, states.ProgramEvent.UNWRITTEN)
 
     asking.join(60)
     assert "has ended" in str(answers[0])

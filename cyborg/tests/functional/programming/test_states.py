@@ -12,8 +12,8 @@ from sqlalchemy import orm
 from cyborg import db, work
 from cyborg.db import models
 from cyborg.policy import context
-from cyborg.programming import executor, operations, program, states
-from cyborg.programming.states import Event
+from cyborg.programming import operation_steps, operations, program, states
+from cyborg.programming.states import ProgramEvent
 from cyborg.states import availability
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.one_operation import deployable
@@ -71,7 +71,7 @@ def test_a_change_is_stored(row: models.Deployable, before: str) -> None:
 def test_a_report_leaves_recorded_who_wrote_what_shows_no_function(row: models.Deployable) -> None:
     begin_with(row, program_state=models.WRITING)
     with db.writer() as session:
-        states.change(session, locked(session), Event.WRITE_FAILED, programmed_by="user 1")
+        states.change(session, locked(session), ProgramEvent.WRITE_FAILED, programmed_by="user 1")
         db.update(session, models.Host, report_digest=None)
     hosts.apply(hosts.card("a", program_mode="dynamic", function=""))
     assert (deployable().programmed_by, deployable().function_shown) == ("user 1", "")
@@ -83,12 +83,12 @@ def test_a_change_is_made_again_if_another_one_was_faster(row: models.Deployable
         table = models.Deployable
         db.update(session, table, table.id == seen.id, program_state=models.LOST)
         with pytest.raises(db.RestartTransaction):
-            states.change(session, seen, Event.WITHDRAWN)
+            states.change(session, seen, ProgramEvent.WITHDRAWN)
 
 
 def test_the_trait_is_that_of_the_function_that_is_recorded(row: models.Deployable) -> None:
     for function in ("aes", "zip", None):
-        event = Event.FOUND_LOADED if function else Event.FOUND_BLANK
+        event = ProgramEvent.FOUND_LOADED if function else ProgramEvent.FOUND_BLANK
         with db.writer() as session:
             record = states.record(function_id=function)
             states.change(session, locked(session), event, **record)
@@ -101,17 +101,17 @@ def test_the_clocks_of_binds_are_not_set_by_who_has_lost_the_work(
     ctx: context.RequestContext, row: models.Deployable
 ) -> None:
     operations.ask(row.uuid, program.Program(function_id="aes"), "user 1")
-    claim = engine.claim("conductor-1", 600, [work.PROGRAM])
-    assert claim is not None
+    item = engine.take("conductor-1", 600, [work.PROGRAM])
+    assert item is not None
     uuids = boots.arqs(ctx, 1, boots.GROUP | {"accel:function_id": "aes"})
     boots.bind(ctx, uuids, models.new_uuid())
     started = sa.select(models.Arq.bind_started_ms)
     with db.writer() as session:
         db.update(session, models.Arq, bind_started_ms=1)
-        db.update(session, models.Work, models.Work.id == claim.id, owner="conductor-2")
+        db.update(session, models.Work, models.Work.id == item.id, owner="conductor-2")
 
     with pytest.raises(work.LeaseLost):
-        executor.restart_clocks(claim)
+        operation_steps.restart_clocks(item)
 
     with db.reader() as session:
         assert session.scalars(started).all() == [1]

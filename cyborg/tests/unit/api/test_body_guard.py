@@ -18,15 +18,15 @@ import pytest
 import webob
 from oslo_config import cfg
 
-from cyborg.api import guard
+from cyborg.api import request_body
 from cyborg.common import errors
 
 DEPTH = 32
 CHUNKED = {"HTTP_TRANSFER_ENCODING": "chunked"}
 
 
-def body(content: bytes, content_type: str = "application/json") -> guard.Body:
-    return guard.Body(content_type=content_type, content=content, max_depth=DEPTH)
+def body(content: bytes, content_type: str = "application/json") -> request_body.RequestBody:
+    return request_body.RequestBody(content_type=content_type, content=content, max_depth=DEPTH)
 
 
 class Drops(io.RawIOBase):
@@ -43,12 +43,12 @@ def answer(conf: cfg.ConfigOpts, environ: dict[str, Any]) -> webob.Response:
     """What the guard lets an application say: how large the body is."""
 
     def application(seen: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        size = len(seen[guard.ENVIRON_KEY].data("text"))
+        size = len(seen[request_body.ENVIRON_KEY].data("text"))
         return webob.Response(str(size))(seen, start)
 
     given = {"CONTENT_TYPE": "application/json", **environ}
     request = webob.Request.blank("/v2/device_profiles", given, method="POST")
-    return request.get_response(guard.Guard(application, conf))
+    return request.get_response(request_body.RequestReader(application, conf))
 
 
 @pytest.mark.parametrize("length", [{"CONTENT_LENGTH": "1000"}, CHUNKED])
@@ -94,8 +94,8 @@ def test_many_chunks_are_put_together_once(
     ],
 )
 def test_json_comes_through(data: Any) -> None:
-    assert guard.decode(json.dumps(data).encode(), DEPTH) == data
-    assert guard.decode(json.dumps(data, ensure_ascii=False).encode(), DEPTH) == data
+    assert request_body.decode(json.dumps(data).encode(), DEPTH) == data
+    assert request_body.decode(json.dumps(data, ensure_ascii=False).encode(), DEPTH) == data
 
 
 @pytest.mark.parametrize(
@@ -124,11 +124,11 @@ def test_json_comes_through(data: Any) -> None:
 )
 def test_what_nobody_could_bear_is_refused(content: bytes, sentence: str) -> None:
     with pytest.raises(errors.Invalid, match=sentence):
-        guard.decode(content, DEPTH)
+        request_body.decode(content, DEPTH)
 
 
 def test_a_pair_of_surrogates_is_a_character() -> None:
-    assert guard.decode(b'"\\ud83d\\ude00"', DEPTH) == "\U0001f600"
+    assert request_body.decode(b'"\\ud83d\\ude00"', DEPTH) == "\U0001f600"
 
 
 def test_a_body_is_needed_and_is_not_null() -> None:
@@ -176,14 +176,16 @@ def test_other_types_are_refused(content_type: str) -> None:
 )
 def test_a_url_is_utf8_without_nul(path: str, query: str, sentence: str) -> None:
     with pytest.raises(errors.Invalid, match=sentence):
-        guard.check_url({"PATH_INFO": path, "QUERY_STRING": query})
+        request_body.check_url({"PATH_INFO": path, "QUERY_STRING": query})
 
 
 def test_the_place_where_we_are_mounted_is_utf8() -> None:
-    guard.check_url({"SCRIPT_NAME": "/é".encode().decode("latin-1"), "PATH_INFO": "/v2"})
+    request_body.check_url({"SCRIPT_NAME": "/é".encode().decode("latin-1"), "PATH_INFO": "/v2"})
     with pytest.raises(errors.Invalid, match="UTF-8"):
-        guard.check_url({"SCRIPT_NAME": "/\xff", "PATH_INFO": "/v2"})
+        request_body.check_url({"SCRIPT_NAME": "/\xff", "PATH_INFO": "/v2"})
 
 
 def test_a_url_of_other_characters() -> None:
-    guard.check_url({"PATH_INFO": "/v2/é".encode().decode("latin-1"), "QUERY_STRING": "a=%C3%A9"})
+    request_body.check_url(
+        {"PATH_INFO": "/v2/é".encode().decode("latin-1"), "QUERY_STRING": "a=%C3%A9"}
+    )

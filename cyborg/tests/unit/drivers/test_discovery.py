@@ -139,7 +139,7 @@ class Claimer(Driver):
         assert host.foreign == frozenset()
         return super().discover(host)
 
-    def claims(self, functions: pci.Snapshot) -> dict[str, int]:
+    def exactness(self, functions: pci.Snapshot) -> dict[str, int]:
         self.thinking.wait(PATIENCE)
         return {}
 

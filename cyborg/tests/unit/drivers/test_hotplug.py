@@ -44,9 +44,9 @@ class Monitor:
 
 
 @pytest.fixture
-def watcher(monkeypatch: pytest.MonkeyPatch) -> hotplug.Watcher:
+def watcher(monkeypatch: pytest.MonkeyPatch) -> hotplug.EventWatcher:
     monkeypatch.setattr(process, "Loop", Loop)
-    return hotplug.Watcher(lambda: None)
+    return hotplug.EventWatcher(lambda: None)
 
 
 def no_monitor(*_arguments: object, **_options: object) -> pyudev.Monitor:

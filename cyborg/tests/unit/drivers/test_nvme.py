@@ -8,7 +8,7 @@ import json
 import pytest
 
 from cyborg.drivers.nvme import controllers
-from cyborg.drivers.nvme.admin import Sanitize, State, sanitize_methods, state_of
+from cyborg.drivers.nvme.admin_commands import Sanitize, State, sanitize_methods, state_of
 
 BLOCK, CRYPTO = Sanitize.BLOCK, Sanitize.CRYPTO
 

@@ -231,7 +231,9 @@ def test_an_error_is_told_in_the_targets_words(driver: base.Driver, conf: cfg.Co
     conf.set_override("target_name", "nvmf_tgt", group="nvmf_spdk")
     assert len(found(driver)) == 3
     conf.set_override("target_name", "other", group="nvmf_spdk")
-    with pytest.raises(spdk_rpc.Refused, match=r"subsystems: Unable to find a target\. \(-32603"):
+    with pytest.raises(
+        spdk_rpc.JsonRpcError, match=r"subsystems: Unable to find a target\. \(-32603"
+    ):
         found(driver)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from cyborg.agent import discovery, ownership
-from cyborg.drivers import base, claims, pci
+from cyborg.drivers import base, function_owners, pci
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.discovered import until
 from cyborg.tests.pci_functions import function
@@ -27,7 +27,7 @@ class Claimer:
         self.wanted = wanted
         self.error = error
 
-    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+    def exactness(self, functions: pci.Snapshot) -> Mapping[str, int]:
         if self.error is not None:
             raise self.error
         return self.wanted
@@ -57,11 +57,11 @@ def device(path: str, *given: str, kind: str = "PCI") -> base.Device:
     )
 
 
-def settle(**drivers: Claimer) -> claims.Owners:
+def settle(**drivers: Claimer) -> function_owners.Owners:
     functions = contract.snapshot([function(each) for each in (A, B, C)])
     answers = ownership.ask(drivers, functions, PATIENCE)
     assert answers.hanging == {}
-    return claims.assign(answers.claims)
+    return function_owners.assign(answers.exactness)
 
 
 def test_the_most_exact_claim_wins_whatever_the_order():
@@ -173,9 +173,9 @@ class Hanging(Claimer):
         self.gate = threading.Event()
         self.gate.set()
 
-    def claims(self, functions: pci.Snapshot) -> Mapping[str, int]:
+    def exactness(self, functions: pci.Snapshot) -> Mapping[str, int]:
         self.gate.wait(PATIENCE)
-        return super().claims(functions)
+        return super().exactness(functions)
 
 
 def test_only_what_a_driver_that_hangs_had_is_kept_from_others():
@@ -235,7 +235,7 @@ def test_whoever_has_a_card_has_its_virtual_functions():
 
     ((_device, wanted),) = ownership.with_keys([device(A, A)], {A: card})
 
-    assert ownership.Key("PCI function 0000:01:00.4") in wanted
+    assert ownership.UniqueName("PCI function 0000:01:00.4") in wanted
 
 
 class Doctor(Reporter):

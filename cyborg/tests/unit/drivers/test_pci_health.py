@@ -199,4 +199,4 @@ def test_a_function_that_vanishes_meanwhile_is_missing(conf):
 
 def test_the_layer_can_tell(conf):
     assert isinstance(Cards(conf), base.HealthReporting)
-    assert isinstance(Cards(conf), base.Claiming)
+    assert isinstance(Cards(conf), base.Matching)

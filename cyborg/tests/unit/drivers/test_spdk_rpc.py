@@ -26,7 +26,7 @@ def listed(spdk: SpdkServer, *, timeout: float = 60) -> Any:
 def test_calls_follow_each_other_on_one_connection(spdk: SpdkServer) -> None:
     with spdk_rpc.connected(spdk.address, 60) as target:
         assert target.call("nvmf_get_subsystems") == spdk.subsystems
-        with pytest.raises(spdk_rpc.Refused, match=r"Method not found \(-32601\)"):
+        with pytest.raises(spdk_rpc.JsonRpcError, match=r"Method not found \(-32601\)"):
             target.call("bdev_eat")
         assert target.call("bdev_get_bdevs") == spdk.bdevs
     assert spdk.calls == ["nvmf_get_subsystems", "bdev_eat", "bdev_get_bdevs"]

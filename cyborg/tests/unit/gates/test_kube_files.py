@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2
 from kubernetes import client
 
 from cyborg.kube import inventory, messages, slices
-from cyborg.kube.inventory import Part
+from cyborg.kube.inventory import OfferedPart
 from cyborg.policy import rules
 from cyborg.policy.rules import allocation, base
 from cyborg.tests import kube_server, kubelet
@@ -113,7 +113,7 @@ def shape(message: Any) -> Any:
     return proto
 
 
-def part(**changes: Any) -> Part:
+def part(**changes: Any) -> OfferedPart:
     fields: dict[str, Any] = {
         "provider": str(uuid.uuid4()),
         "device_type": "GPU",
@@ -121,10 +121,10 @@ def part(**changes: Any) -> Part:
         "total": 1,
         "left": 1,
     }
-    return Part(**(fields | changes))
+    return OfferedPart(**(fields | changes))
 
 
-def wanted(*parts: Part) -> dict[str, slices.Spec]:
+def wanted(*parts: OfferedPart) -> dict[str, slices.Spec]:
     return slices.specs(parts, DRIVER, "n", evict_unhealthy=False)
 
 

@@ -68,7 +68,7 @@ def agent(conf, driver, monkeypatch):
     monkeypatch.setattr(host_steps, "AT_ONCE", math.inf)
     drivers = {"fake_driver": driver, "plain": Plain()}
     counter = pass_counter.PassCounter(lambda: None)
-    return host_steps.Endpoint(conf, drivers, step().agent_started, counter)
+    return host_steps.StepEndpoint(conf, drivers, step().agent_started, counter)
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def in_thread(function: Callable[..., None], **arguments: object) -> threading.T
     return thread
 
 
-def wait_until_idle(agent: host_steps.Endpoint) -> None:
+def wait_until_idle(agent: host_steps.StepEndpoint) -> None:
     deadline = time.monotonic() + PATIENCE
     while agent._latest:
         assert time.monotonic() < deadline

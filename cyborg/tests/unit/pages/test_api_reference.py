@@ -75,14 +75,14 @@ def properties(schema: Schema) -> dict[str, Schema]:
     return found
 
 
-def of_request(known: declare.Operation, version: versions.Version) -> dict[str, Schema]:
+def of_request(known: declare.HttpMethod, version: versions.Version) -> dict[str, Schema]:
     found = declare.query_schemas(known.query, version)
     if known.body is not None and known.body.is_in(version):
         found |= properties(schema_of(known.body.type, version, sent=True))
     return found
 
 
-def of_answer(known: declare.Operation, version: versions.Version) -> dict[str, Schema]:
+def of_answer(known: declare.HttpMethod, version: versions.Version) -> dict[str, Schema]:
     """The properties of an answer, and of what is in them."""
     found: dict[str, Schema] = {}
     rest = [properties(schema_of(known.answer, version))]
@@ -93,7 +93,7 @@ def of_answer(known: declare.Operation, version: versions.Version) -> dict[str, 
     return found
 
 
-def needed(known: declare.Operation) -> set[str]:
+def needed(known: declare.HttpMethod) -> set[str]:
     """What a request must have."""
     found = {name for name, field in known.query.items() if field.mandatory}
     if known.body is not None:
@@ -102,7 +102,7 @@ def needed(known: declare.Operation) -> set[str]:
     return found
 
 
-def said(entry: dict[str, Any], known: declare.Operation) -> list[versions.Version]:
+def said(entry: dict[str, Any], known: declare.HttpMethod) -> list[versions.Version]:
     """The first and the last microversion that an entry names; several pages may have it."""
     first, last = (
         versions.requested(str(entry.get(key, default)))

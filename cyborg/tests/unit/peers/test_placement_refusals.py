@@ -27,7 +27,7 @@ def test_what_placement_says_is_told() -> None:
 
 @pytest.mark.parametrize("code", [[], {}, None, 7])
 def test_an_odd_code_is_a_refusal(code: Any) -> None:
-    assert isinstance(refusal("x", code), client.Refused)
+    assert isinstance(refusal("x", code), client.RequestRefused)
 
 
 def test_a_long_or_forged_text_is_short_and_on_one_line() -> None:
@@ -37,4 +37,4 @@ def test_a_long_or_forged_text_is_short_and_on_one_line() -> None:
 
 @pytest.mark.parametrize("detail", [None, 7, ["x"]])
 def test_an_odd_text_is_no_fault_of_ours(detail: Any) -> None:
-    assert isinstance(refusal(detail), client.Refused)
+    assert isinstance(refusal(detail), client.RequestRefused)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from cyborg.placement import tree
 from cyborg.placement.tree import (
-    Create,
-    Delete,
+    CreateProvider,
+    DeleteProvider,
     Inventory,
     Ours,
-    Place,
     Provider,
     SetInventories,
     SetTraits,
+    UpdateProvider,
 )
 
 FOUR = Inventory(total=4, reserved=0, max_unit=4)
@@ -52,7 +52,7 @@ def _ours(*names: str) -> Ours:
     return Ours(frozenset(names) - traits, traits)
 
 
-CREATE = Create(uuid="a", name="name-a", parent_uuid="root")
+CREATE = CreateProvider(uuid="a", name="name-a", parent_uuid="root")
 
 CASES: dict[str, tuple[tree.Tree, tree.Tree, Mapping[str, Ours], list[tree.Step]]] = {
     "nothing wanted, nothing there": ({}, {}, {}, []),
@@ -89,7 +89,7 @@ CASES: dict[str, tuple[tree.Tree, tree.Tree, Mapping[str, Ours], list[tree.Step]
         _tree(_provider("a")),
         _tree(_provider("a", name="other")),
         {"a": _ours()},
-        [Place(uuid="a", name="name-a", parent_uuid="root")],
+        [UpdateProvider(uuid="a", name="name-a", parent_uuid="root")],
     ),
     "an operator's trait and class stay": (
         _tree(_provider("a", "T2", GPU=FOUR)),
@@ -124,23 +124,28 @@ CASES: dict[str, tuple[tree.Tree, tree.Tree, Mapping[str, Ours], list[tree.Step]
             SetTraits(uuid="a", traits=frozenset({"T1"})),
         ],
     ),
-    "gone": ({}, _tree(_provider("a", FPGA=FOUR)), {"a": _ours("FPGA")}, [Delete(uuid="a")]),
-    "gone, perhaps below another root": ({}, {}, {"a": _ours("FPGA")}, [Delete(uuid="a")]),
+    "gone": (
+        {},
+        _tree(_provider("a", FPGA=FOUR)),
+        {"a": _ours("FPGA")},
+        [DeleteProvider(uuid="a")],
+    ),
+    "gone, perhaps below another root": ({}, {}, {"a": _ours("FPGA")}, [DeleteProvider(uuid="a")]),
     "another's provider": ({}, _tree(_provider("a", FPGA=FOUR)), {}, []),
     "parents are made first": (
         _tree(_provider("a", parent="b"), _provider("b")),
         {},
         {},
         [
-            Create(uuid="b", name="name-b", parent_uuid="root"),
-            Create(uuid="a", name="name-a", parent_uuid="b"),
+            CreateProvider(uuid="b", name="name-b", parent_uuid="root"),
+            CreateProvider(uuid="a", name="name-a", parent_uuid="b"),
         ],
     ),
     "parents are deleted last": (
         {},
         _tree(_provider("a"), _provider("b", parent="a")),
         {"a": _ours(), "b": _ours()},
-        [Delete(uuid="b"), Delete(uuid="a")],
+        [DeleteProvider(uuid="b"), DeleteProvider(uuid="a")],
     ),
 }
 
@@ -201,13 +206,13 @@ def _apply(steps: list[tree.Step], actual: tree.Tree) -> dict[str, Provider]:
     now = dict(actual)
     for step in steps:
         match step:
-            case Create():
+            case CreateProvider():
                 assert step.uuid not in now
                 assert step.parent_uuid in now.keys() | {"root"}
                 now[step.uuid] = Provider(
                     uuid=step.uuid, name=step.name, parent_uuid=step.parent_uuid
                 )
-            case Place():
+            case UpdateProvider():
                 assert step.parent_uuid in now.keys() | {"root"}
                 now[step.uuid] = dataclasses.replace(
                     now[step.uuid], name=step.name, parent_uuid=step.parent_uuid
@@ -217,7 +222,7 @@ def _apply(steps: list[tree.Step], actual: tree.Tree) -> dict[str, Provider]:
             case SetInventories():
                 found = dataclasses.replace(now[step.uuid], inventories=step.inventories)
                 now[step.uuid] = found
-            case Delete():
+            case DeleteProvider():
                 assert step.uuid not in {provider.parent_uuid for provider in now.values()}
                 now.pop(step.uuid, None)
     return now

@@ -67,7 +67,7 @@ def test_what_is_not_in_the_table_cannot_happen(module: Any, state: str) -> None
 
 def test_what_settles_may_turn_out_not_to_be_programmable() -> None:
     for state in SETTLED:
-        assert states.next_state(state, states.Event.NOT_PROGRAMMABLE) == UNMANAGED
+        assert states.next_state(state, states.ProgramEvent.NOT_PROGRAMMABLE) == UNMANAGED
 
 
 def test_the_documentation_shows_every_change() -> None:

@@ -13,7 +13,7 @@ from cyborg.db import models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class OperationFacts:
     """A deployable as it is, and the operation on it that has not ended."""
 
     deployable: models.Deployable
@@ -28,7 +28,7 @@ class Situation:
     @classmethod
     def of(
         cls, session: orm.Session, deployable: models.Deployable, operation: models.Operation
-    ) -> Situation:
+    ) -> OperationFacts:
         """Read the rest of it from the database."""
         device, host, path = models.Device, models.Host, models.ControlPath
         query = (

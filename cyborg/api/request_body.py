@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guard in front of every controller: it checks the URL, and reads the body with a limit.
+"""The reader before every controller: it checks the URL, and reads the body with a limit.
 
 Nothing behind it reads the body's bytes. They become data when an operation asks for
-:attr:`Body.data`, after the policy check.
+:attr:`RequestBody.data`, after the policy check.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cyborg.api import faults, versions
 from cyborg.common import errors
 from cyborg.peers import answers
 
-#: The key in the WSGI environment under which controllers find the :class:`Body`.
+#: The key in the WSGI environment under which controllers find the :class:`RequestBody`.
 ENVIRON_KEY = "cyborg.body"
 
 #: Bytes of the largest body that is read although it is refused, and how many at a time.
@@ -42,7 +42,7 @@ _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Guard:
+class RequestReader:
     """WSGI middleware that refuses malformed URLs and large bodies, and keeps the body."""
 
     def __init__(self, app: WSGIApplication, conf: cfg.ConfigOpts) -> None:
@@ -53,7 +53,7 @@ class Guard:
         """Answer with the fault, or let the application answer."""
         try:
             check_url(environ)
-            body = Body(
+            body = RequestBody(
                 content_type=environ.pop("CONTENT_TYPE", ""),
                 content=_read(
                     environ, self._conf.api.max_request_body_size, self._conf.api.request_timeout
@@ -182,7 +182,7 @@ def _parts(environ: WSGIEnvironment, count: int, *, in_chunks: bool) -> Iterator
         yield part
 
 
-class Body:
+class RequestBody:
     """The body of one request, not yet parsed."""
 
     def __init__(self, *, content_type: str, content: bytes, max_depth: int) -> None:

@@ -15,15 +15,15 @@ from sqlalchemy import orm
 from cyborg import db, work
 from cyborg.common import errors
 from cyborg.db import models
-from cyborg.programming import guard, operations, program, states
-from cyborg.programming.states import Event
+from cyborg.programming import operations, program, states, using_arqs
+from cyborg.programming.states import ProgramEvent
 from cyborg.states import handle_states
 
 #: Why an operation fails whose deployable is not there any more.
 GONE = "The deployable is gone from its host."
 
 
-class Refused(errors.CyborgError):
+class CannotProgram(errors.CyborgError):
     """The operation cannot be carried out, and nothing has been written."""
 
     def __init__(self, fault: str, message: str) -> None:
@@ -32,7 +32,7 @@ class Refused(errors.CyborgError):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LockedOperation:
     """An operation that has not ended, and its deployable, which a transaction has locked."""
 
     session: orm.Session
@@ -54,30 +54,30 @@ class Held:
         if self.deployable is None:
             return None
         # The handles that guests have left wait for the operation that overwrites.
-        check = guard.why_not_now if self.overwrites else guard.why_not
+        check = using_arqs.why_not_now if self.overwrites else using_arqs.why_not
         return check(self.session, self.deployable, written)
 
     def is_used(self) -> bool:
         """A guest has any of the deployable, or is being given it."""
-        return self.deployable is not None and guard.is_used(self.session, self.deployable)
+        return self.deployable is not None and using_arqs.is_used(self.session, self.deployable)
 
-    def move(self, state: str, text: str, event: Event | None = None, **values: Any) -> None:
+    def move(self, state: str, text: str, event: ProgramEvent | None = None, **values: Any) -> None:
         """Bring the operation to its next state, and the program of a deployable that is there."""
         # What is only queued has changed nothing.
-        is_same = event is Event.UNWRITTEN and self.operation.state == operations.QUEUED
+        is_same = event is ProgramEvent.UNWRITTEN and self.operation.state == operations.QUEUED
         row = self.deployable
         change = None if row is None or event is None or is_same else (row, event)
         operations.move(self.session, self.operation, state, text, change=change, **values)
 
     def fail(self, reason: str, fault: str, *, written: bool = False) -> work.TryLater | None:
         """End the operation, or return what to raise if a guest has what it restores."""
-        event = Event.WRITE_FAILED if written else Event.UNWRITTEN
+        event = ProgramEvent.WRITE_FAILED if written else ProgramEvent.UNWRITTEN
         row, began = self.deployable, self.operation.state == operations.WRITING
         if row is not None and began and not written and row.program_state != models.DAMAGED:
             # Nor has an earlier try written anything. What restores or overwrites finds handles
             # that others have left of an earlier write.
             finds_others = self.restores or self.overwrites
-            guard.note_needs(self.session, row, needs_write=False, left_too=not finds_others)
+            using_arqs.note_needs(self.session, row, needs_write=False, left_too=not finds_others)
         if self.restores and self.is_used():
             if self.operation.state == operations.WRITING:
                 text = f"{reason} It is tried again."
@@ -86,7 +86,7 @@ class Held:
                 operations.note(self.session, self.operation, reason)
             return work.TryLater(f"What a guest has cannot be put back now: {reason}")
         if self.restores:
-            event = Event.NOT_NEEDED
+            event = ProgramEvent.NOT_NEEDED
         self.move(operations.FAILED, reason, event, error=reason, fault=fault)
         self.notify()
         return None
@@ -100,7 +100,7 @@ class Held:
         row = self.deployable
         if row is None:
             return
-        guard.note_needs(self.session, row, needs_write=False)
+        using_arqs.note_needs(self.session, row, needs_write=False)
         left = handle_states.note_overwritten(self.session, row.id)
         work.want(self.session, work.HOST_STEP, left)
 
@@ -142,26 +142,26 @@ def forget_report(session: orm.Session, row: models.Deployable) -> None:
     db.update(session, models.Host, is_host_of(row), report_digest=None)
 
 
-def end_gone(held: Held) -> None:
+def end_gone(locked: LockedOperation) -> None:
     """End an operation whose deployable has left its host; what is lost is restored on return."""
-    event = Event.VANISHED if held.restores else Event.UNWRITTEN
-    held.move(operations.FAILED, GONE, event, error=GONE, fault=operations.BROKEN)
-    held.notify()
+    event = ProgramEvent.VANISHED if locked.restores else ProgramEvent.UNWRITTEN
+    locked.move(operations.FAILED, GONE, event, error=GONE, fault=operations.BROKEN)
+    locked.notify()
 
 
-def end_needless(held: Held) -> bool:
+def end_needless(locked: LockedOperation) -> bool:
     """End an operation that has nothing to restore; False if it must go on, like any other."""
-    row = held.deployable
-    if not held.restores:
+    row = locked.deployable
+    if not locked.restores:
         return False
     if row is not None and row.program_state == models.LOST and states.is_shown(row):
         text = "The hardware shows it again; nothing was written."
-        held.move(operations.SUCCEEDED, text, Event.SHOWN_AGAIN, error=None)
-    elif not held.is_used():
+        locked.move(operations.SUCCEEDED, text, ProgramEvent.SHOWN_AGAIN, error=None)
+    elif not locked.is_used():
         reason = "No guest has it any more."
         values = {"error": reason, "fault": operations.CONFLICT}
-        held.move(operations.FAILED, reason, Event.NOT_NEEDED, **values)
+        locked.move(operations.FAILED, reason, ProgramEvent.NOT_NEEDED, **values)
     else:
         return False
-    held.notify()
+    locked.notify()
     return True

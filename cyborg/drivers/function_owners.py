@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which driver has which PCI function: the one that claims it most exactly."""
+"""Which driver has which PCI function: the one that matches it most exactly."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 from cyborg.drivers import base, pci
 
-#: How exactly a driver matches each PCI function that it claims.
-Claims = Mapping[str, int]
+#: How exactly a driver matches each PCI function.
+Exactness = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owners:
-    """The driver of each claimed PCI function, and a sentence for each driver that lost a tie.
+    """The driver of each matched PCI function, and a sentence for each driver that lost a tie.
 
-    A driver that loses to a more exact claim gets no sentence: that is what the operator wants.
+    A driver that loses to a more exact match gets no sentence: that is what the operator wants.
     """
 
     of: Mapping[str, str]
@@ -28,24 +28,26 @@ class Owners:
         return frozenset(address for address, owner in self.of.items() if owner != driver)
 
 
-def of(driver: base.Claiming, functions: pci.Snapshot) -> Claims:
+def of(driver: base.Matching, functions: pci.Snapshot) -> Exactness:
     """The claims of a driver.
 
-    :raises TypeError: it is not comparable with the claims of others
+    :raises TypeError: it is not comparable with that of others
     """
-    claimed: dict[Any, Any] = dict(driver.claims(functions))
-    for address, exactness in claimed.items():
+    matched: dict[Any, Any] = dict(driver.exactness(functions))
+    for address, exactness in matched.items():
         if not isinstance(address, str) or not isinstance(exactness, int):
-            raise TypeError(f"claims() returned {address!r}: {exactness!r}, not address and number")
-    return claimed
+            raise TypeError(
+                f"exactness() returned {address!r}: {exactness!r}, not address and number"
+            )
+    return matched
 
 
-def assign(claims: Mapping[str, Claims]) -> Owners:
-    """Give each function to the driver that claims it most exactly, among equals to the first."""
+def assign(by_driver: Mapping[str, Exactness]) -> Owners:
+    """Give each function to the driver that matches it most exactly, among equals to the first."""
     best: dict[str, tuple[int, str]] = {}
     tied: dict[tuple[str, str], list[str]] = {}
-    for name, claimed in claims.items():
-        for address, exactness in claimed.items():
+    for name, matched in by_driver.items():
+        for address, exactness in matched.items():
             present = best.get(address)
             if present is None or exactness > present[0]:
                 best[address] = (exactness, name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys of this process: every message that it sends or receives goes through here.
+"""The signers of this process: every message that it sends or receives goes through here.
 
 An agent signs as its host and checks conductors; a conductor signs for the deployment and checks
-hosts. cyborg-standalone sends in memory, and has none.
+hosts. cyborg-standalone sends in memory, and has no signer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOST, CONDUCTOR = "host", "conductor"
 FIELD = "signature"
 
 
-class Keys(Protocol):
+class Signer(Protocol):
     """The keys with which one side signs, and checks the other."""
 
     def sign(self, said: signing.Said) -> signing.Signature | None:
@@ -34,32 +34,32 @@ class Keys(Protocol):
 #: More than a true host or conductor of a fleet could be refused in a minute.
 _REFUSED_MAX = 200
 
-_keys: dict[str, Keys] = {}
+_signers: dict[str, Signer] = {}
 
 
-def use(side: str, keys: Keys | None) -> None:
-    """Sign as this side with these keys from now on, or with none."""
-    if keys is None:
-        _keys.pop(side, None)
+def use(side: str, signer: Signer | None) -> None:
+    """Sign as this side with that signer from now on, or not at all."""
+    if signer is None:
+        _signers.pop(side, None)
     else:
-        _keys[side] = keys
+        _signers[side] = signer
 
 
 def sign(side: str, said: signing.Said) -> dict[str, Any] | None:
     """The signature of a message of this side, as it travels; None if it is not signed."""
-    keys = _keys.get(side)
-    signature = None if keys is None else keys.sign(said)
+    signer = _signers.get(side)
+    signature = None if signer is None else signer.sign(said)
     return None if signature is None else signature.to_wire()
 
 
 def check(side: str, said: signing.Said, signature: object) -> None:
     """Raise Refused if this side is not to take a message of the other one; that is logged."""
-    keys = _keys.get(side)
-    if keys is None:
+    signer = _signers.get(side)
+    if signer is None:
         return
     try:
-        keys.check(said, signature)
-    except signing.Refused as exc:
+        signer.check(said, signature)
+    except signing.MessageRefused as exc:
         metrics.count(metrics.MESSAGES_REFUSED, method=said.method, reason=exc.reason)
         text = "Refused message %r of host %.255r: %s"
         lines.warn(LOG, text, said.method, said.host, exc, most=_REFUSED_MAX)

@@ -26,14 +26,14 @@ LOG = logging.getLogger(__name__)
 _DRAFT_AGE_MAX = 3600
 
 
-class HostKeys:
+class HostSigner:
     """Signs for this host, and checks what conductors say."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._folder = pathlib.Path(conf.state_path, "keys")
         self._counter = _Counter(self._folder / "counter")
-        self._taken = _Taken(self._folder / "taken")
+        self._taken = _TakenMessages(self._folder / "taken")
 
     def start(self) -> None:
         """Make the key of this host if there is none.
@@ -105,7 +105,7 @@ class HostKeys:
             return
         one = signing.Signature.from_wire(signature)
         if one.key not in known:
-            raise signing.Refused(
+            raise signing.MessageRefused(
                 signing.UNKNOWN_KEY,
                 f"Key {one.key:.8} is not among [agent] conductor_public_keys of host "
                 f"{self._conf.host}.",
@@ -153,7 +153,7 @@ class _Counter:
             return 0
 
 
-class _Taken:
+class _TakenMessages:
     """The messages of conductors that may not come again, neither to this agent nor to the next.
 
     An older one is refused for its time.
@@ -168,7 +168,7 @@ class _Taken:
     def take(self, one: signing.Signature, now_ms: int) -> None:
         """Note that the message is taken.
 
-        :raises Refused: it was taken already
+        :raises MessageRefused: it was taken already
         """
         with self._lock:
             known = self._stored() if self._times is None else self._times
@@ -176,7 +176,7 @@ class _Taken:
             times = {name: sent for name, sent in known.items() if sent >= oldest}
             name = f"{one.sender} {one.counter}"
             if name in times:
-                raise signing.Refused(signing.REPLAYED, "The message was taken already.")
+                raise signing.MessageRefused(signing.REPLAYED, "The message was taken already.")
             self._times = {**times, name: one.time_ms}
             try:
                 _write(self._path, json.dumps(self._times).encode())

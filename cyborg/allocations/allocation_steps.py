@@ -30,8 +30,8 @@ LOG = logging.getLogger(__name__)
 
 _ALLOCATION, _ARQ = models.Allocation, models.Arq
 
-#: Places that are tried, since others may be faster, before the allocation fails.
-_MOST_PLACES = 5
+#: Plans that are tried, since others may be faster, before the allocation fails.
+_MOST_PLANS = 5
 
 #: Why an allocation fails whose places are all taken meanwhile.
 TAKEN = Reason(
@@ -42,24 +42,24 @@ TAKEN = Reason(
 _FAILED = "failed"
 
 
-def run(conf: cfg.ConfigOpts, claim: work.Claim) -> None:
+def run(conf: cfg.ConfigOpts, item: work.Item) -> None:
     """Do what the state of the allocation asks for; what a claim was late for is given back."""
-    row = db.read_one(sa.select(models.Allocation).where(models.Allocation.uuid == claim.key))
-    claim.checkpoint()
-    if claim.attempts > 1 and (row is None or row.state not in states.HOLDING):
-        placement_claims.expect_late(claim)
+    row = db.read_one(sa.select(models.Allocation).where(models.Allocation.uuid == item.key))
+    item.checkpoint()
+    if item.attempts > 1 and (row is None or row.state not in states.HOLDING):
+        placement_claims.expect_late(item)
     if row is not None and row.state == states.CLAIMING:
         try:
-            _claim(conf, claim, row)
+            _claim(conf, item, row)
         except work.LeaseLost:
-            _have_looked_at(claim.key)
+            _have_looked_at(item.key)
             raise
     elif row is not None and row.state in states.HOLDING:
-        _follow(claim)
-        reclaiming.defend(conf, claim, row)
+        _follow(item)
+        reclaiming.defend(conf, item, row)
     else:
-        placement_claims.give_back(client.Client(conf), claim)
-        _end(claim)
+        placement_claims.give_back(client.Client(conf), item)
+        _end(item)
 
 
 @db.retry
@@ -72,7 +72,7 @@ def _have_looked_at(uuid: str) -> None:
 
 
 
-class _Refused(errors.Conflict):
+class _BindRefused(errors.Conflict):
     """The claim cannot be bound; ``providers`` are those that are known to refuse it.
 
     If the code of the ``reason`` is NONE_FREE, they do so for this moment alone.
@@ -83,42 +83,42 @@ class _Refused(errors.Conflict):
         self.reason, self.providers = reason, frozenset(providers)
 
 
-def _claim(conf: cfg.ConfigOpts, claim: work.Claim, row: models.Allocation) -> None:
+def _claim(conf: cfg.ConfigOpts, item: work.Item, row: models.Allocation) -> None:
     api, owner = client.Client(conf), placement_claims.owner_of(row)
     placing = row.request.get("placing", plans.PACK)
     plan = plans.load(row.plan)
     refused: set[str] = set()
     why, none_free = TAKEN, False
-    for _ in range(_MOST_PLACES):
+    for _ in range(_MOST_PLANS):
         try:
-            if placement_claims.take(api, claim, owner, plans.amounts(plan)):
-                _bind(claim)
+            if placement_claims.take(api, item, owner, plans.amounts(plan)):
+                _bind(item)
         except placement_claims.NotOurs as exc:
             why, none_free = Reason(_FAILED, exc.sentence), False
             break
         except placement_claims.NoRoom as exc:
             why = TAKEN
             LOG.info("Looking for another place for allocation %s: %s", row.uuid, exc)
-        except _Refused as exc:
+        except _BindRefused as exc:
             why = exc.reason
             refused |= exc.providers
             none_free |= why.code == reasons.NONE_FREE
             LOG.info("Looking for another place for allocation %s: %r", row.uuid, why.whole)
             # What it holds of the others is not free for it otherwise.
-            placement_claims.give_back(api, claim)
+            placement_claims.give_back(api, item)
         else:
             return
-        claim.checkpoint()
+        item.checkpoint()
         again = _choose_again(conf, plan, placing, refused)
         if again is None or (again == plan and why is not TAKEN):
             break
-        if not _store(claim, again):
+        if not _store(item, again):
             return
         plan = again
     # A handle is being cleaned, or another consumer, which is refused too, holds the claim.
-    if none_free and claim.claimed_ms - claim.wanted_ms < conf.api.bind_wait * 1000:
+    if none_free and item.taken_ms - item.wanted_ms < conf.api.bind_wait * 1000:
         raise work.NotYet(f"Allocation {row.uuid} waits for a free handle: {why.whole}")
-    _fail(claim, why)
+    _fail(item, why)
 
 
 def _choose_again(
@@ -134,23 +134,23 @@ def _choose_again(
 
 
 @db.retry
-def _store(claim: work.Claim, plan: plans.Plan) -> bool:
+def _store(item: work.Item, plan: plans.Plan) -> bool:
     """Record what is claimed next; False if nothing is to be claimed any more."""
     with db.writer() as session:
-        work.hold(session, claim)
-        where = (_ALLOCATION.uuid == claim.key, _ALLOCATION.state == states.CLAIMING)
+        work.hold(session, item)
+        where = (_ALLOCATION.uuid == item.key, _ALLOCATION.state == states.CLAIMING)
         return db.update(session, _ALLOCATION, *where, plan=plans.store(plan)) > 0
 
 
 @db.retry
-def _bind(claim: work.Claim) -> None:
+def _bind(item: work.Item) -> None:
     """Bind all of an allocation that is claimed, or nothing of it.
 
-    :raises _Refused: some of it cannot be bound where it was claimed
+    :raises _BindRefused: some of it cannot be bound where it was claimed
     """
     with db.writer() as session:
-        work.hold(session, claim)
-        row = states.find_locked(session, claim.key)
+        work.hold(session, item)
+        row = states.find_locked(session, item.key)
         if row is None or row.state != states.CLAIMING:
             return
         arqs = _lock_arqs(session, row.uuid)
@@ -162,15 +162,15 @@ def _bind(claim: work.Claim) -> None:
         states.enter(session, states.BINDING, row.uuid)
         _settle(session, row)
         # What is wanted here is claimed at once, and would wait for the removal otherwise.
-        work.finish_with(session, claim)
+        work.finish_with(session, item)
 
 
 def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[models.Arq]) -> None:
-    places = {place.group_id: place for place in plans.load(row.plan)}
+    mappings = {mapping.group_id: mapping for mapping in plans.load(row.plan)}
     targets = {
         arq.uuid: BindTarget(
-            hostname=places[arq.device_profile_group_id].hostname,
-            device_rp_uuid=places[arq.device_profile_group_id].rp_uuid,
+            hostname=mappings[arq.device_profile_group_id].hostname,
+            device_rp_uuid=mappings[arq.device_profile_group_id].rp_uuid,
             consumer_uuid=row.uuid,
         )
         for arq in arqs
@@ -179,13 +179,13 @@ def _bind_all(session: orm.Session, row: models.Allocation, arqs: Sequence[model
         by_uuid = {arq.uuid: arq for arq in arqs}
         ends = binding.bind(session, binding.Asker.ALLOCATION, [row.uuid], by_uuid, targets)
     except (errors.Conflict, errors.Invalid, errors.NotFound) as exc:
-        raise _Refused(bind_requests.reason_of(exc)) from exc
+        raise _BindRefused(bind_requests.reason_of(exc)) from exc
     failed = [end for end in ends if end.reason]
     reasons = [end.reason for end in failed if end.reason]
     if reasons:
         providers = {end.arq.device_rp_uuid for end in failed if end.arq.device_rp_uuid}
         lasting = (each for each in reasons if each.code != NONE_FREE)
-        raise _Refused(next(lasting, reasons[0]), providers)
+        raise _BindRefused(next(lasting, reasons[0]), providers)
 
 
 def _lock_arqs(session: orm.Session, uuid: str) -> list[models.Arq]:
@@ -195,10 +195,10 @@ def _lock_arqs(session: orm.Session, uuid: str) -> list[models.Arq]:
 
 
 @db.retry
-def _follow(claim: work.Claim) -> None:
+def _follow(item: work.Item) -> None:
     with db.writer() as session:
-        work.hold(session, claim)
-        row = states.find_locked(session, claim.key)
+        work.hold(session, item)
+        row = states.find_locked(session, item.key)
         if row is not None and row.state in states.HOLDING:
             _settle(session, row)
 
@@ -220,10 +220,10 @@ def _settle(session: orm.Session, row: models.Allocation) -> None:
 
 
 @db.retry
-def _fail(claim: work.Claim, reason: Reason) -> None:
+def _fail(item: work.Item, reason: Reason) -> None:
     with db.writer() as session:
-        work.hold(session, claim)
-        _give_up(session, claim.key, reason)
+        work.hold(session, item)
+        _give_up(session, item.key, reason)
 
 
 def _give_up(session: orm.Session, uuid: str, reason: Reason, *, keep: bool = True) -> None:
@@ -241,10 +241,10 @@ def _give_up(session: orm.Session, uuid: str, reason: Reason, *, keep: bool = Tr
 
 
 @db.retry
-def _end(claim: work.Claim) -> None:
+def _end(item: work.Item) -> None:
     """Placement has it back: keep the reason of a failure, and delete what was released."""
     with db.writer() as session:
-        work.hold(session, claim)
-        if not states.enter(session, states.FAILED, claim.key):
-            released = (_ALLOCATION.uuid == claim.key, _ALLOCATION.state == states.RELEASING)
+        work.hold(session, item)
+        if not states.enter(session, states.FAILED, item.key):
+            released = (_ALLOCATION.uuid == item.key, _ALLOCATION.state == states.RELEASING)
             db.delete(session, _ALLOCATION, *released)

@@ -84,7 +84,7 @@ def _secret(path: pathlib.Path) -> bytes:
     return path.read_bytes()
 
 
-class Claims:
+class ResourceClaims:
     """The claims whose pods are on this node."""
 
     def __init__(self, conf: cfg.ConfigOpts, api: accelerators.Api, cluster: Cluster) -> None:
@@ -146,7 +146,7 @@ class Claims:
                 self._freed.notify_all()
 
     def _results(self, namespace: str, name: str, uid: str, call: Call) -> list[_Row]:
-        claim = self._cluster.claim(namespace, name, call.until)
+        claim = self._cluster.resource_claim(namespace, name, call.until)
         if claim is None or claim["metadata"]["uid"] != uid:
             raise NotPrepared(f"Claim {namespace}/{name} is not the one with uid {uid} any more.")
         results = allocated(claim, self._conf.kube.driver_name, self._pool)

@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 _NOTED_AGAIN = 60.0
 
 
-class DeploymentKeys:
+class DeploymentSigner:
     """Signs for the deployment, and checks what hosts say."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -76,7 +76,7 @@ class DeploymentKeys:
         """Raise Refused if the host itself does not say it, and record that with the host."""
         try:
             host_keys.check(said, signature, required=self._required())
-        except signing.Refused as exc:
+        except signing.MessageRefused as exc:
             if rpc.is_host_name(said.host):
                 what = "a message in its name was refused"
                 self._note(said.host, Reason.of(liveness.FORGED, what, exc))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Guards a deployable's users: no program is written under an ARQ that uses the deployable.
+"""The ARQs that use a deployable: no program is written under them.
 
 Who uses it is :func:`cyborg.states.availability.users`.
 """

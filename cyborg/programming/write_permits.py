@@ -13,7 +13,7 @@ from sqlalchemy import orm
 from cyborg import db, rpc
 from cyborg.common import errors
 from cyborg.db import models
-from cyborg.programming import guard, operations, program
+from cyborg.programming import operations, program, using_arqs
 
 #: Seconds within which a write must begin, counted by the agent from before it asked.
 TERM = 10.0
@@ -58,4 +58,4 @@ def _why_not(
     if operation.asked_by == operations.RECOVERY:
         # It is written for those who have it.
         return None
-    return guard.why_not_now(session, deployable, program.of_operation(operation))
+    return using_arqs.why_not_now(session, deployable, program.of_operation(operation))
