@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gate on names of classes fires: one name, one class."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+GATE = pathlib.Path(__file__).parents[3] / "tools" / "gates" / "names.py"
+#: Classes that the gate knows to be there twice.
+TWICE = ("AttachHandle", "ControlPath", "Deployable", "Device", "Host")
+
+
+@pytest.fixture
+def product(tmp_path: pathlib.Path) -> pathlib.Path:
+    root = tmp_path / "product"
+    for room in ("db", "drivers"):
+        write(root, f"{room}/rows.py", *TWICE)
+    return root
+
+
+def write(root: pathlib.Path, path: str, *names: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text("".join(f"class {name}:\n    pass\n" for name in names))
+
+
+def gate(root: pathlib.Path) -> tuple[int, str]:
+    ended = subprocess.run(
+        [sys.executable, str(GATE), str(root)], check=False, capture_output=True, text=True
+    )
+    assert not ended.stderr
+    return ended.returncode, ended.stdout
+
+
+def test_each_class_has_a_name_of_its_own(product):
+    write(product, "rpc/a.py", "Sender", "Senders")
+    assert gate(product) == (0, "")
+
+
+@pytest.mark.parametrize("second", ["Refused", "_Refused"])
+def test_two_classes_of_one_name_are_told(product, second):
+    write(product, "agent/a.py", "Refused")
+    write(product, "rpc/b.py", "Other", second)
+    first = f"{product}/agent/a.py:1 is named Refused too"
+    code, said = gate(product)
+    assert (code, said) == (1, f"{product}/rpc/b.py:3: {first}; call each by what it is\n")
+
+
+@pytest.mark.parametrize("free", ["tests/unit/a.py", "osc/a.py", "api/types/a.py"])
+def test_commands_types_of_the_api_and_tests_are_free(product, free):
+    write(product, "work.py", "List")
+    write(product, free, "List")
+    assert gate(product) == (0, "")
+
+
+def test_what_need_not_be_allowed_is_told(product):
+    write(product, "db/rows.py", *TWICE[1:])
+    assert gate(product) == (
+        1, "names.py: AttachHandle is one class, or none; take it off TWICE\n"
+    )
