@@ -218,9 +218,6 @@ def of_owners(session: orm.Session, ill: Mapping[str, str | None]) -> list[dict[
     ]
 
 
-
-
-
 def note_unclean(
     session: orm.Session, arq: models.Arq, handle_uuid: str, device_uuid: str, reason: str
 ) -> None:

@@ -69,9 +69,6 @@ def _have_looked_at(uuid: str) -> None:
         work.want(session, work.ALLOCATE, [uuid])
 
 
-
-
-
 class _BindRefused(errors.Conflict):
     """The claim cannot be bound; ``providers`` are those that are known to refuse it.
 

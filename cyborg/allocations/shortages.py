@@ -137,9 +137,6 @@ def _drift(conf: cfg.ConfigOpts, hosts: Sequence[str], *, of_hosts: bool) -> str
     return None
 
 
-
-
-
 def _amounts(group: RequestGroup) -> str:
     return ", ".join(f"{amount} {name}" for name, amount in group.resources.items())
 

@@ -112,7 +112,6 @@ class RequestGroup:
         twice = self.resources.get(_TWO_OF, 0) if TWO_HANDLES in self.required else 0
         return self.accelerators + twice
 
-
     def without_tainted(self) -> RequestGroup:
         """The group as Placement is asked for it: without what is tainted, unless it may be."""
         if self.tolerates_taint or not self.resources:

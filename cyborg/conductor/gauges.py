@@ -175,9 +175,6 @@ def _arqs(session: orm.Session) -> Iterator[_Sample]:
         yield "cyborg_accelerator_requests", (name,), found.get(name, 0)
 
 
-
-
-
 def _held_back(session: orm.Session, conf: cfg.ConfigOpts) -> Iterator[_Sample]:
     yield "cyborg_instances_held_back", (), orphans.count_held_back(session, conf)
 

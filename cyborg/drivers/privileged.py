@@ -34,7 +34,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-
 def _context(name: str, section: str, *needed: int) -> priv_context.PrivContext:
     """The helper that is named so in this module, with the options of a section."""
     return priv_context.PrivContext(

@@ -218,9 +218,6 @@ def _check_node(session: orm.Session, host: models.Host, node: str, *, is_new: b
         )
 
 
-
-
-
 def lock_nodes(session: orm.Session) -> None:
     """Let nobody else give a node to a host until the caller's transaction ends."""
     locks.take(session, locks.NODES)

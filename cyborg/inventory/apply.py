@@ -246,9 +246,6 @@ def _complete(
         session.execute(_INSERT_HANDLES, some)
 
 
-
-
-
 def _update_deployable(
     session: orm.Session, row: models.Deployable, kept: KeptDevice, deployable: base.Deployable
 ) -> list[models.AttachHandle]:
@@ -329,9 +326,6 @@ def _has_other_info(row: models.Deployable, deployable: base.Deployable) -> bool
     return any(
         not handle.missing and handle.attach_info not in reported for handle in row.attach_handles
     )
-
-
-
 
 
 def _has_any(row: models.Deployable, keys: Set[tuple[str, str]]) -> bool:

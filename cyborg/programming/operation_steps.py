@@ -261,9 +261,6 @@ def _refuse_users(
         raise work.NotYet(why_not)
 
 
-
-
-
 def _to_be_written(image: glance.Image | None, what: program.Program) -> tuple[str, dict[str, Any]]:
     """The name of an image or a layout, and what is recorded of it until it is written.
 

@@ -65,9 +65,6 @@ def why_not_now(
     return None
 
 
-
-
-
 def waiting(
     session: orm.Session, operation: models.Operation, image: glance.Image | None = None
 ) -> list[models.Arq]:

@@ -33,6 +33,7 @@ paste.app_factory = cyborg.api.app:app_factory
 paste.filter_factory = oslo_middleware:RequestId.factory
 """
 
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """How a Cyborg is started and reported to, and the table that has its ARQs."""

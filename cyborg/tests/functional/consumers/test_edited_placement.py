@@ -246,7 +246,7 @@ class Chaos:
         path = f"/history?kind=claim_lost&instance_uuid={consumer}"
         assert self.site.call("GET", path, version="2.4")["history"]
         others = {
-            provider: sum(sum(each.values()) for uuid_, each in claims[provider].items())
+            provider: sum(sum(each.values()) for each in claims[provider].values())
             - sum(claims[provider].get(consumer, {}).values())
             for provider in wanted
         }

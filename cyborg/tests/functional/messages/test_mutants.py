@@ -49,7 +49,6 @@ CALLS = 130
 ACCOUNT = f"evil-{uuid.uuid4().hex}"
 
 
-
 @pytest.fixture
 def evil_url(conf: cfg.ConfigOpts, vhost: str, tmp_path: pathlib.Path) -> Iterator[str]:
     """The account of a host; conductors and agents need signatures."""
