@@ -149,7 +149,8 @@ def lines(machine: Machine) -> Iterator[str]:
         yield ""
     yield "The events:"
     yield ""
-    for event in machine.module.Event:
+    ((_, first), *_) = machine.module.TABLE
+    for event in type(first):
         yield f"*{_name(event)}*"
         yield f"    {event.value}"
         yield ""
