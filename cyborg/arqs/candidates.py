@@ -25,7 +25,7 @@ from cyborg.db.providers import ProviderRow
 from cyborg.function_pools import capacity, nearness
 from cyborg.peers import clients
 from cyborg.placement import client
-from cyborg.programming import matching, program, trait_match
+from cyborg.programming import matching, program, trait_match, using_arqs
 from cyborg.states import availability
 
 
@@ -215,7 +215,7 @@ def _not_used(candidates: Sequence[Candidate]) -> list[Candidate]:
     programmed = {dep.id for candidate in candidates for dep in candidate.programmed}
     if not programmed:
         return list(candidates)
-    kinds = (availability.users(programmed), availability.left(programmed))
+    kinds = (using_arqs.users(programmed), using_arqs.unclean(programmed))
     query = sa.union(*(sa.select(each.c.deployable_id) for each in kinds))
     with db.reader() as session:
         used = set(session.scalars(query))

@@ -24,7 +24,7 @@ from cyborg.common.reasons import Reason, is_news
 from cyborg.db import locks, models
 from cyborg.function_pools import capacity, nearness
 from cyborg.function_pools.pools import FEWER
-from cyborg.programming import layouts, operations, program
+from cyborg.programming import layouts, operations, program, using_arqs
 from cyborg.states import availability
 
 LOG = logging.getLogger(__name__)
@@ -219,7 +219,7 @@ def _choose(session: orm.Session, search: _FillSearch, most: int) -> list[_FillC
             offers,
             availability.open_to_all(),
             ~_is_busy(),
-            ~availability.in_use(),
+            ~using_arqs.in_use(),
             ~_is_of(search.needy),
             ~_failed(search),
         )
@@ -285,7 +285,7 @@ def _explain(session: orm.Session, search: _FillSearch) -> str:
     found: dict[str, sa.ColumnElement[bool]] = {
         "disabled, unhealthy, missing or on a host that is down": ~availability.usable(),
         "tainted": availability.tainted(),
-        "in use": availability.in_use(),
+        "in use": using_arqs.in_use(),
         "being programmed": _is_busy(),
         _FAILED: _failed(search),
         "needed by another pool": _is_of(search.needy),

@@ -4,26 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from cyborg.db import models
 from cyborg.drivers import base, value_checks
 from cyborg.peers import glance
 from cyborg.programming import program
-
-
-def is_run(image: glance.Image, what: program.Program, deployable: models.Deployable) -> bool:
-    """The deployable runs what was asked for, which this image is.
-
-    A function's name that was not known until now may be recorded for it.
-    """
-    same = program.Program(image_uuid=image.uuid)
-    if not (what.image_uuid or what.image_name or same.is_run_by(deployable)):
-        same = program.Program(function_id=image.function_id)
-    name = deployable.function_name and what.function_name
-    # Otherwise a bind that asks for the name would ask again and again.
-    asked = replace(what, image_name=None, function_name=name)
-    return same.is_run_by(deployable) and (not asked or asked.is_run_by(deployable))
 
 
 def why_not(

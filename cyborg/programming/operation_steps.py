@@ -202,7 +202,7 @@ def _image(conf: cfg.ConfigOpts, known: OperationFacts) -> tuple[glance.Image | 
     )
     if why_not:
         raise CannotProgram(operations.INVALID, f"Image {image.uuid} does not fit: {why_not}")
-    return image, image_match.is_run(image, what, known.deployable)
+    return image, program.is_run(image, what, known.deployable)
 
 
 @db.retry
@@ -221,7 +221,7 @@ def withdraw(item: work.Item, image: glance.Image | None) -> bool:
             raise CannotProgram(operations.INVALID, "Its driver does not program it any more.")
         what = program.of_operation(operation)
         runs_already = (
-            image_match.is_run(image, what, deployable) if image else what.is_run_by(deployable)
+            program.is_run(image, what, deployable) if image else what.is_run_by(deployable)
         )
         if runs_already and not locked.overwrites:
             if what.function_name is not None and deployable.function_name is None:

@@ -136,6 +136,20 @@ def of_deployable(deployable: Judged) -> Program:
     )
 
 
+def is_run(image: glance.Image, what: Program, deployable: models.Deployable) -> bool:
+    """The deployable runs what was asked for, which this image is.
+
+    A function's name that was not known until now may be recorded for it.
+    """
+    same = Program(image_uuid=image.uuid)
+    if not (what.image_uuid or what.image_name or same.is_run_by(deployable)):
+        same = Program(function_id=image.function_id)
+    name = deployable.function_name and what.function_name
+    # Otherwise a bind that asks for the name would ask again and again.
+    asked = replace(what, image_name=None, function_name=name)
+    return same.is_run_by(deployable) and (not asked or asked.is_run_by(deployable))
+
+
 def function_trait(vendor: str, function_id: str) -> str:
     """The trait of a provider that runs the function."""
     parts = (_TRAIT, _legal(vendor), _ending(function_id))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ARQs that use a deployable: no program is written under them.
-
-Who uses it is :func:`cyborg.states.availability.users`.
-"""
+"""The ARQs that use a deployable: no program is written under them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -14,6 +14,57 @@ from cyborg.db import models
 from cyborg.peers import glance
 from cyborg.programming import program
 from cyborg.states import arq_states, availability
+
+_DEPLOYABLE = models.Deployable
+
+
+def in_use() -> sa.ColumnElement[bool]:
+    """An ARQ uses the deployable, see :func:`users`, or has left a handle that is not clean yet."""
+    uses = (*_uses(_DEPLOYABLE), _unclean(_DEPLOYABLE))
+    return sa.or_(*(each.correlate(_DEPLOYABLE).exists() for each in uses))
+
+
+def users(deployable_ids: Collection[int]) -> sa.Subquery:
+    """Which ARQs use which of the deployables: columns ``deployable_id`` and ``arq_id``.
+
+    An ARQ uses a deployable if it holds one of its handles, or is being bound to its provider. A
+    missing deployable of the same device counts as well: it may be the same part of the device
+    under its former name.
+    """
+    # An OR in place of the UNION would read all ARQs.
+    return sa.union(*_of_these(deployable_ids, _uses)).subquery()
+
+
+def unclean(deployable_ids: Collection[int]) -> sa.Subquery:
+    """Which handles of them are not clean, likewise: ``deployable_id`` and ``handle_id``."""
+    return sa.union(*_of_these(deployable_ids, lambda row: (_unclean(row),))).subquery()
+
+
+def _of_these(
+    deployable_ids: Collection[int], what: Callable[[Any], Sequence[sa.Select[Any]]]
+) -> list[sa.Select[Any]]:
+    row = orm.aliased(_DEPLOYABLE)
+    return [
+        each.add_columns(row.id.label("deployable_id")).where(row.id.in_(deployable_ids))
+        for each in what(row)
+    ]
+
+
+def _same(part: Any, row: Any) -> sa.ColumnElement[bool]:
+    """``part`` is the deployable ``row``, or may be that under its former name."""
+    return sa.and_(
+        part.device_id == row.device_id, sa.or_(part.id == row.id, part.missing.is_(True))
+    )
+
+
+def _uses(row: Any) -> tuple[sa.Select[Any], ...]:
+    part, arq = orm.aliased(_DEPLOYABLE), orm.aliased(models.Arq)
+    return tuple(each.where(_same(part, row)) for each in availability.uses_of(part, arq))
+
+
+def _unclean(row: Any) -> sa.Select[Any]:
+    part = orm.aliased(_DEPLOYABLE)
+    return availability.left_in(part, orm.aliased(models.AttachHandle)).where(_same(part, row))
 
 
 def why_not(
@@ -126,7 +177,7 @@ def note_needs(
 
 
 def _users(session: orm.Session, deployable_id: int) -> list[models.Arq]:
-    uses = availability.users([deployable_id])
+    uses = users([deployable_id])
     query = (
         sa.select(models.Arq)
         .join(uses, uses.c.arq_id == models.Arq.id)
@@ -140,7 +191,7 @@ def _left(
     session: orm.Session, deployable: models.Deployable
 ) -> list[tuple[models.AttachHandle, str]]:
     """The handles of a deployable that are not clean, each with the provider of its own."""
-    left, handle, row = availability.left([deployable.id]), models.AttachHandle, models.Deployable
+    left, handle, row = unclean([deployable.id]), models.AttachHandle, models.Deployable
     query = (
         sa.select(handle, row.rp_uuid)
         .join(left, left.c.handle_id == handle.id)

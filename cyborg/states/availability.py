@@ -7,7 +7,6 @@ query around them must join. A rule that judges loaded rows too has its Python f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -157,55 +156,6 @@ def on_offer() -> sa.ColumnElement[bool]:
     """Placement offers what is free of the deployable, and so it counts as free to be had."""
     waits = sa.or_(runs_nothing(), awaits_report(), awaits_cleaning())
     return sa.and_(usable(), models.Deployable.is_settled, ~waits)
-
-
-def in_use() -> sa.ColumnElement[bool]:
-    """An ARQ uses the deployable, see :func:`users`, or has left a handle that is not clean yet."""
-    uses = (*_uses(_DEPLOYABLE), _left(_DEPLOYABLE))
-    return sa.or_(*(each.correlate(_DEPLOYABLE).exists() for each in uses))
-
-
-def users(deployable_ids: Collection[int]) -> sa.Subquery:
-    """Which ARQs use which of the deployables: columns ``deployable_id`` and ``arq_id``.
-
-    An ARQ uses a deployable if it holds one of its handles, or is being bound to its provider. A
-    missing deployable of the same device counts as well: it may be the same part of the device
-    under its former name.
-    """
-    # An OR in place of the UNION would read all ARQs.
-    return sa.union(*_of_these(deployable_ids, _uses)).subquery()
-
-
-def left(deployable_ids: Collection[int]) -> sa.Subquery:
-    """Which handles of them are not clean, likewise: ``deployable_id`` and ``handle_id``."""
-    return sa.union(*_of_these(deployable_ids, lambda row: (_left(row),))).subquery()
-
-
-def _of_these(
-    deployable_ids: Collection[int], what: Callable[[Any], Sequence[sa.Select[Any]]]
-) -> list[sa.Select[Any]]:
-    row = orm.aliased(_DEPLOYABLE)
-    return [
-        each.add_columns(row.id.label("deployable_id")).where(row.id.in_(deployable_ids))
-        for each in what(row)
-    ]
-
-
-def _same(part: Any, row: Any) -> sa.ColumnElement[bool]:
-    """``part`` is the deployable ``row``, or may be that under its former name."""
-    return sa.and_(
-        part.device_id == row.device_id, sa.or_(part.id == row.id, part.missing.is_(True))
-    )
-
-
-def _uses(row: Any) -> tuple[sa.Select[Any], ...]:
-    part = orm.aliased(_DEPLOYABLE)
-    return tuple(each.where(_same(part, row)) for each in uses_of(part, orm.aliased(models.Arq)))
-
-
-def _left(row: Any) -> sa.Select[Any]:
-    part = orm.aliased(_DEPLOYABLE)
-    return left_in(part, orm.aliased(models.AttachHandle)).where(_same(part, row))
 
 
 def uses_of(part: Any, arq: Any) -> tuple[sa.Select[Any], sa.Select[Any]]:
