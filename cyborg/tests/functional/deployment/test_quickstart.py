@@ -19,19 +19,23 @@ PATIENCE = 120
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_nothing_outlives_its_terminal(tmp_path: pathlib.Path, number: signal.Signals) -> None:
     program = REPOSITORY / "tools" / "quickstart.py"
+    # Whoever started the tests may have them ignore the end of a terminal.
     with subprocess.Popen(
-        [sys.executable, str(program)],
+        ["env", "--default-signal", sys.executable, str(program)],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"TMPDIR": str(tmp_path)},
     ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("1. "):
-                break
-        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-        assert children
-        process.send_signal(number)
-        assert process.wait(PATIENCE) == 128 + number
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("1. "):
+                    break
+            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            assert children
+            process.send_signal(number)
+            assert process.wait(PATIENCE) == 128 + number
+        finally:
+            process.kill()
     assert [child for child in children.split() if pathlib.Path("/proc", child).exists()] == []
     assert list(tmp_path.iterdir()) == []
