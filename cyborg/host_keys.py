@@ -145,7 +145,7 @@ def move_in(session: orm.Session, old: str, new: str, fingerprints: Collection[s
 
 
 def check(said: signing.Said, signature: object, *, required: bool) -> None:
-    """Raise Refused if the message is not the host's, or not new.
+    """Raise MessageRefused if the message is not the host's, or not new.
 
     If the host has no key, unsigned messages are accepted unless ``required``.
     """

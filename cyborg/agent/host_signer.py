@@ -98,7 +98,7 @@ class HostSigner:
         return signing.sign(key, said, sender=sender, counter=counter, time_ms=now_ms)
 
     def check(self, said: signing.Said, signature: object) -> None:
-        """Raise Refused if no conductor of this cloud says it now and for the first time."""
+        """Raise MessageRefused if no conductor of this cloud says it now and for the first time."""
         known = {signing.fingerprint(key): key for key in self._conf.agent.conductor_public_keys}
         required = self._conf.agent.require_host_keys
         if not required and (signature is None or not known):

@@ -68,7 +68,7 @@ def _config() -> list[str]:
 
 
 def _check(path: pathlib.Path, is_kind: Callable[[int], bool]) -> None:
-    """Raise Refused if it is of another kind, or others than root can have written it."""
+    """Raise BadArguments if it is of another kind, or others than root can have written it."""
     try:
         # What a link leads to may be in a directory where others can put another file.
         status = path.lstat()

@@ -73,7 +73,7 @@ class DeploymentSigner:
         )
 
     def check(self, said: signing.Said, signature: object) -> None:
-        """Raise Refused if the host itself does not say it, and record that with the host."""
+        """Raise MessageRefused if the host itself does not say it; that is kept with the host."""
         try:
             host_keys.check(said, signature, required=self._required())
         except signing.MessageRefused as exc:

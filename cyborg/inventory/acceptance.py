@@ -55,7 +55,7 @@ def is_timely(started: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
 
 
 def check_size(data: Mapping[str, Any], max_bytes: int) -> None:
-    """Raise Refused if the data of a report is too large."""
+    """Raise ReportRefused if the data of a report is too large."""
     try:
         size = len(base.canonical_json(data))
     except RecursionError as exc:
@@ -169,7 +169,7 @@ def _faults(host: str, device: base.Device) -> Iterator[str]:
 def check_host(
     session: orm.Session, host: models.Host, report: rpc.HostReport, now_ms: int
 ) -> None:
-    """Raise Refused if the node is not the host's, or the agent started in the future."""
+    """Raise ReportRefused if the node is not the host's, or the agent started in the future."""
     is_new = host.removed or not host.node or _is_from_elsewhere(host)
     if is_new or host.node != report.node:
         _check_node(session, host, report.node, is_new=is_new)
@@ -187,7 +187,7 @@ def _is_from_elsewhere(host: models.Host) -> bool:
 
 
 def _check_node(session: orm.Session, host: models.Host, node: str, *, is_new: bool) -> None:
-    """Raise Refused if the locked host may not have a node that it has not had so far.
+    """Raise ReportRefused if the locked host may not have a node that it has not had so far.
 
     It may if no other host has it, and its name is that of the host, with or without a domain, as
     an agent takes it by itself. Another one an administrator must give it, see

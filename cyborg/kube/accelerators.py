@@ -110,7 +110,7 @@ def _is_cyborgs(answer: requests.Response) -> bool:
 
 
 def _check(answer: requests.Response) -> None:
-    """Raise Refused if an answer is an error."""
+    """Raise ApiFailed if an answer is an error."""
     if answer.status_code >= HTTPStatus.BAD_REQUEST:
         raise _refusal(answer)
 

@@ -242,7 +242,7 @@ def withdraw(item: work.Item, image: glance.Image | None) -> bool:
 def _refuse_users(
     locked: LockedOperation, deployable: models.Deployable, image: glance.Image | None
 ) -> None:
-    """Raise Refused if somebody uses the deployable who does not want its operation's program.
+    """Raise CannotProgram if a user of the deployable does not want its operation's program.
 
     So it does if nobody wants it any more.
 
@@ -277,7 +277,7 @@ def _to_be_written(image: glance.Image | None, what: program.Program) -> tuple[s
 
 
 def _check_those_who_wait(locked: LockedOperation, image: glance.Image) -> None:
-    """Raise Refused if the program of an operation for binds would serve none that waits."""
+    """Raise CannotProgram if the program of an operation for binds would serve none that waits."""
     row = locked.deployable
     waiting = using_arqs.waiting(locked.session, locked.operation, image)
     if not waiting or row is None:
@@ -318,7 +318,7 @@ def refuse(item: work.Item, refusal: CannotProgram) -> None:
 
 
 def _refuse_drained(host: models.Host) -> None:
-    """Raise Refused if the host is drained, so that nothing is written for a function pool."""
+    """Raise CannotProgram if the host is drained: nothing is written for a function pool."""
     if host.drained:
         reason = f"Host {host.name} is drained, and nothing is written there for a function pool."
         raise CannotProgram(operations.CONFLICT, reason)

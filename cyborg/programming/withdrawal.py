@@ -90,7 +90,7 @@ def refuse_consumers(
     known: OperationFacts,
     image: glance.Image | None = None,
 ) -> None:
-    """Raise Refused if a consumer has an allocation that does not wait for what is to be written.
+    """Raise CannotProgram if a consumer with an allocation does not wait for what is written.
 
     :raises NotYet: the same, but the operation overwrites, or all who have one have asked for it
         and left, and others still want it: Nova gives the allocation of an instance back a little

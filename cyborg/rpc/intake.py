@@ -135,7 +135,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _check(data: dict[str, Any]) -> None:
-    """Raise Unreadable if it is no call, answer or notification, or something in it is odd."""
+    """Raise OddMessage if it is no call, answer or notification, or something in it is odd."""
     if not any(data.keys() >= kind and data[min(kind)] is not None for kind in _KINDS):
         raise OddMessage("it is no call, answer or notification")
     for name in data.keys() & _FORM:
@@ -145,7 +145,7 @@ def _check(data: dict[str, Any]) -> None:
 
 
 def _check_call(wait: object, arguments: object) -> None:
-    """Raise Unreadable if the time-out or the arguments of a call are none."""
+    """Raise OddMessage if the time-out or the arguments of a call are none."""
     if wait is not None and not (type(wait) is int and 0 <= wait <= _WAIT_MAX):
         raise OddMessage("its _timeout is none")
     if not (isinstance(arguments, dict) and all(_fits(_NAME, each) for each in arguments)):

@@ -28,7 +28,7 @@ class Signer(Protocol):
         """The signature of what this side says; None if it has no key."""
 
     def check(self, said: signing.Said, signature: object) -> None:
-        """Raise Refused if the other side does not say it now."""
+        """Raise MessageRefused if the other side does not say it now."""
 
 
 #: More than a true host or conductor of a fleet could be refused in a minute.
@@ -53,7 +53,7 @@ def sign(side: str, said: signing.Said) -> dict[str, Any] | None:
 
 
 def check(side: str, said: signing.Said, signature: object) -> None:
-    """Raise Refused if this side is not to take a message of the other one; that is logged."""
+    """Raise MessageRefused if this side must not take the message; the refusal is logged."""
     signer = _signers.get(side)
     if signer is None:
         return

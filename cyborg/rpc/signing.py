@@ -102,7 +102,7 @@ class Signature:
         return one
 
     def check(self, public_key: str, said: Said) -> None:
-        """Raise Refused if the key has not signed exactly this."""
+        """Raise MessageRefused if the key has not signed exactly this."""
         signed = _signed(said, self.sender, self.counter, self.time_ms)
         try:
             value = base64.b64decode(self.value, validate=True)
@@ -111,7 +111,7 @@ class Signature:
             raise MessageRefused(FORGED, "The signature is not that of this message.") from exc
 
     def check_time(self, now_ms: int) -> None:
-        """Raise Refused if the message is not of now, by the clock of who has received it."""
+        """Raise MessageRefused if the message is not of now, by the receiver's clock."""
         if self.time_ms > now_ms + AHEAD_MAX:
             ahead = (self.time_ms - now_ms) // 1000
             raise MessageRefused(

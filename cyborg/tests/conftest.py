@@ -27,7 +27,12 @@ from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.prepared_databases import Templates
 
-pytest_plugins = fixtures.MODULES
+
+def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:
+    """Load the modules of fixtures; ``pytest .`` permits no ``pytest_plugins`` in this folder."""
+    if getattr(plugin, "__file__", None) == __file__:
+        for name in fixtures.MODULES:
+            manager.import_plugin(name)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import shutil
+import time
 import uuid
 from collections.abc import Hashable, Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from sqlalchemy import util
 from cyborg import db
 from cyborg.db import schema
 from cyborg.tests import servers
+from cyborg.tests.service import PATIENCE
 
 _REVISION = "alembic_version"
 _SAID = f"SELECT version_num FROM {_REVISION}"
@@ -140,9 +142,13 @@ def _connected(url: str) -> contextlib.closing[sa.Connection]:
 def _cut_off_others(connection: sa.Connection) -> None:
     """Close what a test has left open, as DROP DATABASE would."""
     listed = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id != "
-    for other in connection.exec_driver_sql(f"{listed} CONNECTION_ID()").scalars().all():
-        with contextlib.suppress(sa.exc.OperationalError):
-            connection.exec_driver_sql(f"KILL {other}")
+    asked, end = f"{listed} CONNECTION_ID()", time.monotonic() + PATIENCE
+    while others := connection.exec_driver_sql(asked).scalars().all():
+        assert time.monotonic() < end, others
+        for other in others:
+            with contextlib.suppress(sa.exc.OperationalError):
+                connection.exec_driver_sql(f"KILL {other}")
+        time.sleep(0.01)
 
 
 def _empty(connection: sa.Connection) -> None:
@@ -154,6 +160,8 @@ def _empty(connection: sa.Connection) -> None:
     for name in connection.exec_driver_sql(asked).scalars().all():
         # Faster than TRUNCATE, which makes the table anew.
         connection.exec_driver_sql(f"DELETE FROM `{name}`")
+    counted = "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()"
+    for name in connection.exec_driver_sql(f"{counted} AND auto_increment > 1").scalars().all():
         connection.exec_driver_sql(f"ALTER TABLE `{name}` AUTO_INCREMENT = 1")
 
 

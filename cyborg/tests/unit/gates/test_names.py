@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-GATE = pathlib.Path(__file__).parents[3] / "tools" / "gates" / "names.py"
+GATE = pathlib.Path(__file__).parents[4] / "tools" / "gates" / "names.py"
 #: Classes that the gate knows to be there twice.
 TWICE = ("AttachHandle", "ControlPath", "Deployable", "Device", "Host")
 
@@ -54,6 +54,16 @@ def test_commands_types_of_the_api_and_tests_are_free(product, free):
     write(product, "work.py", "List")
     write(product, free, "List")
     assert gate(product) == (0, "")
+
+
+@pytest.mark.parametrize("sentence", ["Raise {} if it does.", "It does.\n\n    :raises {}: so"])
+def test_an_error_of_a_docstring_exists(product, sentence):
+    for name, code in (("Gone", 1), ("Sender", 0), ("ValueError", 0)):
+        write(product, "rpc/a.py", "Sender")
+        (product / "rpc/b.py").write_text(f'def f():\n    """{sentence.format(name)}"""\n')
+        ended, said = gate(product)
+        assert ended == code
+        assert ("Gone" in said) == bool(code)
 
 
 def test_what_need_not_be_allowed_is_told(product):
