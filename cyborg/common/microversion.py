@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The newest microversion of the API, at which Cyborg's own clients ask."""
+"""Microversions of the API at which Cyborg's own clients ask."""
 
 from __future__ import annotations
 
-NEWEST = "2.4"
+#: The first one above those of other implementations, and the newest.
+FIRST = NEWEST = "2.4"

@@ -95,7 +95,7 @@ class Api:
         try:
             with answers.within(left):
                 return clients.proxy(self._conf, GROUP).request(
-                    path, method, params=query, microversion=microversion.NEWEST, **options
+                    path, method, params=query, microversion=microversion.FIRST, **options
                 )
         except ka_exc.ClientException as exc:
             raise ApiFailed(f"The accelerator API cannot be used: {exc}") from exc

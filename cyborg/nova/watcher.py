@@ -18,7 +18,7 @@ import oslo_messaging as messaging
 from keystoneauth1 import exceptions as ka_exc
 from oslo_config import cfg
 
-from cyborg.common.microversion import NEWEST
+from cyborg.common.microversion import FIRST
 from cyborg.nova import PROFILE_OF_FLAVOR
 from cyborg.peers import clients
 from cyborg.rpc import intake
@@ -75,7 +75,7 @@ def report(conf: cfg.ConfigOpts, profile: str) -> None:
     """Report the misses of a device profile; a failure is logged."""
     try:
         answer = clients.proxy(conf, GROUP).post(
-            "/function_misses", json={"device_profile_name": profile}, microversion=NEWEST
+            "/function_misses", json={"device_profile_name": profile}, microversion=FIRST
         )
     except ka_exc.ClientException as exc:
         LOG.warning("A miss of device profile %s is not reported: %s", profile, exc)

@@ -25,7 +25,7 @@ from nova.scheduler import filters, weights
 from nova.scheduler import utils as scheduler_utils
 from oslo_config import cfg
 
-from cyborg.common.microversion import NEWEST
+from cyborg.common.microversion import FIRST
 
 LOG = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class _OrderAsker:
             self._adapter = self._adapter or _adapter()
             answer = self._adapter.get(
                 f"/device_profiles/{profile}/candidates",
-                microversion=NEWEST,
+                microversion=FIRST,
                 timeout=CONF[GROUP].timeout,
                 headers={"Accept-Encoding": "identity"},
                 raise_exc=False,

@@ -78,11 +78,14 @@ class Health:
         link = facts.required_link(function, functions)
         if link is not None:
             yield from self._link_problems(address, link)
-        if self._options.logged_faults:
+        options = self._options
+        if not (options.logged_faults or options.aer_fatal_errors or options.aer_nonfatal_errors):
+            return
+        if options.logged_faults:
             self.faults.read(functions)
         ports = facts.ports_of_card(function, functions)
         logged = {at: self.faults.of(at) for at in ports}
-        if self._options.logged_faults:
+        if options.logged_faults:
             for word in faults.present(logged[address], function.driver):
                 yield f"The kernel has logged a fault of PCI function {address}: {word}"
         yield from self._counted(address, logged, functions)

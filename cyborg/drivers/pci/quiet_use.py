@@ -23,8 +23,10 @@ def in_user_space() -> frozenset[str]:
 
     :raises OSError: they cannot be listed
     """
-    shown = (sysfs.target(f"{_UIO}/{name}").split("/") for name in sysfs.listing(_UIO))
-    return frozenset(part for parts in shown for part in parts)
+    links = (sysfs.target(f"{_UIO}/{name}") for name in sysfs.listing(_UIO))
+    # Of <function>/uio/uio0; a part of an FPGA function has one further below, which takes nothing.
+    ends = (link.split("/")[-3:] for link in links)
+    return frozenset(end[0] for end in ends if len(end) == 3 and end[1] == "uio")
 
 
 def of(

@@ -97,6 +97,16 @@ def test_a_driver_for_programs_of_the_host_is_a_use(simulate, card, owner, drive
     assert offered(simulated, owner) == {simulated.card("free")}
 
 
+def test_a_part_of_a_function_for_programs_of_the_host_does_not_take_the_function(simulate):
+    simulated = simulate({"cards": [{"card": "ai100", "driver": "someones", "name": "card"}]})
+    address = simulated.card("card")
+    made = f"{simulated.path(address)}/region0/part.1/uio/uio0"
+    simulated.files.put(f"{made}/name", "x")
+    simulated.files.link("class/uio/uio0", made)
+
+    assert offered(simulated, "accel_driver") == {address}
+
+
 def test_a_function_kept_for_guests_is_not_in_use_for_what_its_driver_shows(simulate):
     simulated = simulate({"cards": [{"card": "nvme-pm1733", "driver": "vfio-pci"}]})
     address = simulated.card("nvme-pm1733")
