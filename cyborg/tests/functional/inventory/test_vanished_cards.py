@@ -18,6 +18,7 @@ from cyborg.hosts import flags, removal
 from cyborg.inventory import missing
 from cyborg.inventory import report as inventory_report
 from cyborg.tests import hosts, listening, moving
+from cyborg.tests.logs import ours_of
 from cyborg.tests.moving import card, rows
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.service import until
@@ -61,7 +62,7 @@ def test_an_idle_card_that_vanishes_stays_as_missing(
         until(lambda: ear.heard)
     assert [(one.priority, one.event) for one in ear.heard] == [("WARN", "device.missing")]
     assert (uuid(), rows()["S1"].missing) == (before, True)
-    told = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    told = [each.message for each in ours_of(caplog) if each.levelno == logging.WARNING]
     assert [before in text and "vanished" in text for text in told] == [True]
 
     # Reports go on, and nothing changes.

@@ -33,6 +33,7 @@ from cyborg.db import models
 from cyborg.rpc import client, signing
 from cyborg.tests import full_payloads, hosts, servers, signed
 from cyborg.tests.hostile_host import EVIL, MINUTE, SLOW, Keys, connect, refusals
+from cyborg.tests.logs import ours_of
 from cyborg.tests.mutants import opened
 from cyborg.tests.signed import HOST, PATIENCE
 
@@ -204,7 +205,7 @@ def seen(
     before = refusals()
     yield
     assert refusals() == before + 1, name
-    lines = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    lines = [each.getMessage() for each in ours_of(caplog) if each.levelname == "WARNING"]
     begin = f"Refused message {said.method!r} of host {said.host!r}: "
     (sentence,) = (line.removeprefix(begin) for line in lines if line.startswith(begin))
     if shown:

@@ -21,6 +21,7 @@ from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.states import handle_states
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.logs import ours_of
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import RP, Site, until
 
@@ -124,7 +125,7 @@ def test_an_instance_that_is_gone_for_long_is_released(
 
 
 def errors_of(caplog: pytest.LogCaptureFixture) -> str:
-    told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    told = [each.getMessage() for each in ours_of(caplog) if each.levelname == "ERROR"]
     caplog.clear()
     return "\n".join(told)
 

@@ -29,6 +29,7 @@ from cyborg.kube.inventory import OfferedPart
 from cyborg.kube.publisher import Publisher
 from cyborg.tests import kubelet
 from cyborg.tests.kube_server import KubeServer
+from cyborg.tests.logs import ours_of
 from cyborg.tests.service import RP, Site
 
 NODE = "node-1"
@@ -327,7 +328,7 @@ def test_a_device_that_is_refused_is_left_out_until_it_is_another(
     assert publisher.publish(wanted("wrong"))
     (left,) = node.cluster.devices().values()
     assert left["attributes"]["model"] == {"string": "right"}
-    (said,) = [each for each in caplog.records if each.levelname == "ERROR"]
+    (said,) = [each for each in ours_of(caplog) if each.levelname == "ERROR"]
     assert "is left out: Kubernetes answers 422" in said.getMessage()
     assert not publisher.publish(wanted("wrong"))
     assert publisher.publish(wanted("better"))
@@ -531,7 +532,7 @@ def test_a_lease_that_ended_while_nobody_looked_is_an_error(
     )
     for _ in range(3):
         found.renew()
-    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    errors = [each.getMessage() for each in ours_of(caplog) if each.levelname == "ERROR"]
     assert len(errors) == 1
     assert f"default/claim-{lost[2]} has no devices" in errors[0]
     assert starting[2] not in errors[0]
