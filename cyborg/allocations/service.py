@@ -2,7 +2,7 @@
 """Allocations as consumers see them: create, get, list, renew and delete; and how they expire.
 
 What is created or deleted is recorded with its ARQs in one transaction; a conductor makes
-Placement follow (:mod:`.executor`).
+Placement follow (:mod:`.allocation_steps`).
 """
 
 from __future__ import annotations

@@ -144,9 +144,9 @@ _OTHER = (
     .limit(1)
 )
 #: Devices with what :func:`_check_device` reads of them and their hosts, locked so that others may
-#: bind to them, but not change that; the clock; and an instance that has another ARQ. Hosts first,
-#: as reports lock them: MariaDB reads a table of which it needs one row before the others. Made
-#: once, since making it takes longer than running it.
+#: bind to them, but not change that; the clock; and an instance that has another ARQ. MariaDB
+#: locks the host first, as reports do, where it is one; with several a deadlock with a report is
+#: possible, and is tried again. Made once, since making it takes longer than running it.
 _PLACES = (
     sa.select(
         _DEVICES.c.id,

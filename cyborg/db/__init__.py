@@ -197,7 +197,7 @@ def _set_driver(dialect: Any, _record: Any, _args: Any, options: dict[str, Any])
     if dialect.driver in _PATIENT:
         options.setdefault("connect_timeout", CONNECT_SECONDS)
     # By itself mysqlclient logs in without TLS too, or at a server with another name.
-    if dialect.driver == "mysqldb" and options.get("ssl", {}).keys() & {"ca", "capath"}:
+    if dialect.driver == "mysqldb" and options.get("ssl"):
         options.setdefault("ssl_mode", "VERIFY_IDENTITY")
     if dialect.driver in {"pymysql", "mysqldb"}:
         options["conv"] = faster.converters(dialect.loaded_dbapi)

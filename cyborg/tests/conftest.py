@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pathlib
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from cyborg import conf as cyborg_conf
 from cyborg import db
 from cyborg.allocations import shortages
 from cyborg.audits import consistency
+from cyborg.conductor import predecessors
 from cyborg.peers import clients
 from cyborg.placement import compare
 from cyborg.policy import context
@@ -63,6 +65,14 @@ def log_as_it_was() -> Iterator[None]:
     yield
     logger.setLevel(level)
     logger.handlers[:] = handlers
+
+
+@pytest.fixture(autouse=True)
+def conductors_end_with_their_test() -> Iterator[None]:
+    """A conductor keeps a descriptor as long as its process lives, which is that of many tests."""
+    yield
+    while predecessors._held:
+        os.close(predecessors._held.pop())
 
 
 @pytest.fixture(autouse=True)

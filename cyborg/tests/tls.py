@@ -21,6 +21,13 @@ class Authority:
         self.file = folder / name
         self._authority.cert_pem.write_to_path(str(self.file))
 
+    def client_file(self) -> pathlib.Path:
+        """A client's certificate and its key."""
+        file = self.file.with_name("client.pem")
+        made = self._authority.issue_cert("client.example")
+        made.private_key_and_cert_chain_pem.write_to_path(str(file))
+        return file
+
     def server_context(self, *names: str) -> ssl.SSLContext:
         """For a server with these names, or one on the loopback."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

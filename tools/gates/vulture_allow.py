@@ -28,4 +28,4 @@ device_name, pool_name  # protobuf
 # Fields that travel as a whole, and numbers of hardware.
 max_unit, min_unit, step_size, allocation_ratio  # placement/tree.Inventory
 device_profile_group  # notifications/notices.AcceleratorRequestPayload
-NEVER  # nvme.admin.State
+NEVER  # nvme.admin_commands.State

@@ -48,6 +48,7 @@ SOURCES = {
     "/sys/class/block/dm-0/holders": OF_CARRIERS,
     "/sys/class/block/dm-1/holders": OF_CARRIERS,
     "/sys/class/net": OF_CARRIERS,
+    "/sys/class/uio": faults.Source(frozenset(DRIVERS), removals=ABSENT),
     "/sys/class/net/br0": OF_CARRIERS,
     "/sys/devices/virtual/block/dm-1/slaves": OF_CARRIERS,
     "/sys/fs/btrfs": OF_CARRIERS._replace(removals=frozenset({"missing"})),

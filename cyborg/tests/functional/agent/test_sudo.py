@@ -33,7 +33,7 @@ for call in (privileged.remove_mdev, privileged.nvme_sanitize_state):
         print(exc)
 for name in ("bitstream", "lock"):
     pathlib.Path("/var/lib/cyborg", name).touch()
-place, until = "/var/lib/cyborg/", permits.clock() + 600
+place, until = "/var/lib/cyborg/", permit_clock.clock() + 600
 privileged.fpgaconf("0000:3b:00.0", place + "bitstream", 60, place + "lock", until, {})
 print(pathlib.Path("/var/lib/cyborg/told").read_text(), end="")
 """

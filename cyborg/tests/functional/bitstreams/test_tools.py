@@ -99,7 +99,7 @@ TALK = """
 import re, sys
 from cyborg.drivers import permit_clock, tool_process
 try:
-    until = permits.clock() + 120
+    until = permit_clock.clock() + 120
     tool_process.run(["/bin/sh", "-c", sys.argv[2]], 120, sys.argv[1], until)
 except OSError as exc:
     print(exc)

@@ -190,6 +190,19 @@ def test_a_server_is_believed_by_its_certificate(
     assert any(b"user" in each for each in said) is logs_in, said
 
 
+@on_mysql
+def test_who_shows_a_certificate_logs_in_by_tls_only(
+    conf: cfg.ConfigOpts, tmp_path: pathlib.Path, driver: str
+) -> None:
+    own = tls.Authority(tmp_path).client_file()
+    with greeting_server(None) as (port, said):
+        url = f"mysql+{driver}://user:secret@127.0.0.1:{port}/cyborg?ssl_cert={own}&ssl_key={own}"
+        connect(conf, servers.with_driver(url, driver))
+        with pytest.raises(errors.DatabaseUnreachable), db.reader() as session:
+            session.execute(sa.text("SELECT 1"))
+    assert not any(b"user" in each for each in said), said
+
+
 @pytest.mark.parametrize(
     ("database_kind", "database_driver"), servers.DRIVERS[:2], indirect=True
 )

@@ -118,7 +118,7 @@ CALLS = {
         {"allocations": {UUID: {"resources": {"FPGA": 1}}}},
     ),
     "Placement's allocations": Asked(
-        of_placement("find_held", UUID),
+        of_placement("find_allocations", UUID),
         {
             "allocations": {UUID: {"resources": {"FPGA": 1}}},
             "project_id": "p",
