@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Run the tests and every other check on a machine with git, python3 >= 3.11 with venv, and a
-# package index. Arguments are tox's:
+# package index. Arguments are tox's, but for a first --quick:
 #
-#   tools/run-tests.sh                                    everything
+#   tools/run-tests.sh                                    everything, two environments at a time
+#   tools/run-tests.sh --quick                            style, types, and the quick tests
 #   tools/run-tests.sh -e lint,mypy                       two of the environments of tox.ini
 #   tools/run-tests.sh -e py3 -- cyborg/tests/unit -k arq arguments after -- are pytest's
 #
