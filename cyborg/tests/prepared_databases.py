@@ -21,7 +21,6 @@ from sqlalchemy import util
 from cyborg import db
 from cyborg.db import schema
 from cyborg.tests import servers
-from cyborg.tests.service import PATIENCE
 
 _REVISION = "alembic_version"
 _SAID = f"SELECT version_num FROM {_REVISION}"
@@ -142,7 +141,7 @@ def _connected(url: str) -> contextlib.closing[sa.Connection]:
 def _cut_off_others(connection: sa.Connection) -> None:
     """Close what a test has left open, as DROP DATABASE would."""
     listed = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id != "
-    asked, end = f"{listed} CONNECTION_ID()", time.monotonic() + PATIENCE
+    asked, end = f"{listed} CONNECTION_ID()", time.monotonic() + 60
     while others := connection.exec_driver_sql(asked).scalars().all():
         assert time.monotonic() < end, others
         for other in others:
