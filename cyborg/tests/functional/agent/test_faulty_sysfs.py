@@ -9,6 +9,8 @@ import pytest
 
 from cyborg.tests.contract import faults, passes
 
+pytestmark = pytest.mark.slow
+
 ABSENT = frozenset({"missing", "dangling"})
 #: The drivers that are tried beside each other on one host, each with the name of its facts.
 DRIVERS = {

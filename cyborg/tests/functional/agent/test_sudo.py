@@ -16,6 +16,8 @@ import pytest
 from cyborg.tests.bare_machine import PAGES, REPOSITORY, Machine
 from cyborg.tests.simulated import preload
 
+pytestmark = pytest.mark.slow
+
 PAGE = (PAGES / "admin" / "hosts.rst").read_text()
 DROP_IN = (REPOSITORY / "etc" / "systemd" / "10-cyborg-agent-sudo.conf").read_text()
 UNIT = (REPOSITORY / "etc" / "systemd" / "cyborg-agent.service").read_text()

@@ -29,6 +29,8 @@ from cyborg.programming import operations, program
 from cyborg.tests import boots, engine, hosts, messages
 from cyborg.tests.mounted_api import EVERY_VERSION
 
+pytestmark = pytest.mark.slow
+
 INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
 SAMPLES = pathlib.Path(__file__).parents[4] / "api-ref" / "samples"
 #: Seconds within which a run ends, even on a busy machine.

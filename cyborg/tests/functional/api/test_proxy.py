@@ -37,6 +37,8 @@ from cyborg.tests.ports import free_port
 from cyborg.tests.service import until
 from cyborg.tests.standalone_site import TIMEOUT
 
+pytestmark = pytest.mark.slow
+
 PAGE = servers.REPOSITORY / "doc" / "source" / "install" / "nginx.conf"
 UNIT = servers.REPOSITORY / "etc" / "systemd" / "cyborg-api.service"
 #: Where the API of the guide listens.

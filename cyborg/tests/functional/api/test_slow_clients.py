@@ -24,6 +24,8 @@ from oslo_config import cfg
 from cyborg.api import app, connections, middleware, server
 from cyborg.tests import messages
 
+pytestmark = pytest.mark.slow
+
 #: Seconds within which an answer comes, even on a busy machine.
 SOON = 60
 LIMIT = 4096

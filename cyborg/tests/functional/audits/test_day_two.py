@@ -46,6 +46,8 @@ from cyborg.tests import callers, engine, hanging_host, hosts
 from cyborg.tests.killing import Killed, killing
 from cyborg.tests.placement_server import PlacementServer
 
+pytestmark = pytest.mark.slow
+
 LOG = logging.getLogger(__name__)
 
 #: On SQLite, and on a server, whose statements take longer; or as many as one wants.

@@ -25,6 +25,8 @@ from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.status_command import Status
 
+pytestmark = pytest.mark.slow
+
 A = provider_uuid("host-1_a")
 
 

@@ -32,6 +32,8 @@ from cyborg.tests.vendor_tools import (
     xclbin,
 )
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60
 
 

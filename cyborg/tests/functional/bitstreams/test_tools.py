@@ -35,6 +35,8 @@ from cyborg.tests.vendor_tools import (
     xclbin,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("signed", [False, True])
 def test_an_intel_card_is_programmed_by_fpgaconf(intel, program, tool, tmp_path, signed):

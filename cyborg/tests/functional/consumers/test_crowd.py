@@ -18,6 +18,8 @@ from cyborg.tests import boots, hosts
 from cyborg.tests.consumers import FPGA, ask, before_the_claim, call, claimed, profile, wish
 from cyborg.tests.service import PATIENCE, Site, until
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 6
 
 

@@ -26,6 +26,8 @@ from cyborg.placement import client
 from cyborg.tests.consumers import ask, call, look, wish
 from cyborg.tests.service import Site
 
+pytestmark = pytest.mark.slow
+
 EDITS = int(os.environ.get("CYBORG_TEST_EDITS", "60"))
 SEED = int(os.environ.get("CYBORG_TEST_EDITS_SEED", "11"))
 NAMES = {provider_uuid(name): name for name in ("host-1_a", "host-1_b")}

@@ -12,6 +12,8 @@ import pytest
 
 from cyborg.tests.service import RP, Site
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = pathlib.Path(__file__).parents[4] / "tools/benchmarks/compare.py"
 
 

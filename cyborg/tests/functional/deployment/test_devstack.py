@@ -19,6 +19,8 @@ from oslo_config import cfg
 from cyborg import conf as cyborg_conf
 from cyborg import db
 
+pytestmark = pytest.mark.slow
+
 ROOT = pathlib.Path(__file__).parents[4]
 STUBS = ROOT / "cyborg/tests/data/devstack_stubs.sh"
 PHASES = ("stack install", "stack post-config", "stack extra", "unstack", "clean")

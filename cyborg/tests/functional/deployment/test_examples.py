@@ -13,6 +13,8 @@ import pytest
 
 from cyborg.tests.standalone_site import HOST, TIMEOUT, Site, wait_for
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = pathlib.Path(__file__).parents[4] / "examples"
 CONSUMER = "5c1b2b9c-6a1e-4d6e-9a55-6a4d2f0e8a11"
 HEADERS = {"OpenStack-API-Version": "accelerator 2.4"}

@@ -13,6 +13,8 @@ import pytest
 
 from cyborg.tests.servers import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 120
 
 

@@ -21,6 +21,8 @@ from cyborg.placement import local
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.standalone_site import HOST, PROFILE, RP, TIMEOUT, Instance, Site, wait_for
 
+pytestmark = pytest.mark.slow
+
 BIN = pathlib.Path(sys.executable).parent
 
 

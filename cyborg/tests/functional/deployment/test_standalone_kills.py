@@ -22,6 +22,8 @@ from cyborg.tests import cuts
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.standalone_site import HOST, RP, Instance, Site, wait_for
 
+pytestmark = pytest.mark.slow
+
 #: Chains that share the points of one way among them.
 SHARDS = 2
 #: From one point of a chain to its next; 2 reaches every point. Each costs the start of a process.

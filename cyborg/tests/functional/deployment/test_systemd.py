@@ -17,6 +17,8 @@ import requests
 from cyborg.tests import ports
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
 
+pytestmark = pytest.mark.slow
+
 UNITS_FOLDER = pathlib.Path(__file__).parents[4] / "etc" / "systemd"
 SUDO, KERNEL_LOG = "10-cyborg-agent-sudo.conf", "20-cyborg-agent-kernel-log.conf"
 CDI = "30-cyborg-agent-cdi.conf"

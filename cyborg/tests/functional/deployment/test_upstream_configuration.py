@@ -23,6 +23,8 @@ from cyborg.policy import rules
 from cyborg.tests.one_service import Service
 from cyborg.tests.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 FILE = pathlib.Path(__file__).parents[2] / "data" / "upstream-cyborg.conf"
 
 #: Sections whose names are the operator's.

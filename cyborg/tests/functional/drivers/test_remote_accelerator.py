@@ -24,6 +24,8 @@ from cyborg.tests.listening import Ear, silence
 from cyborg.tests.service import PATIENCE, USER_TOKEN, Site, until
 from cyborg.tests.spdk_server import HOST, OTHER, SpdkServer
 
+pytestmark = pytest.mark.slow
+
 NQN = "nqn.2016-06.io.spdk:cnode1"
 RP = provider_uuid(f"host-1_{NQN}")
 DRIVER = "nvmf_spdk_driver"

@@ -18,6 +18,8 @@ from cyborg.tests.compute import Compute, NovaError
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import Site, until
 
+pytestmark = pytest.mark.slow
+
 FPGA = {"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}
 ONE_HELD, NONE_HELD = (2, 1), (2, 0)
 

@@ -15,6 +15,8 @@ from cyborg.drivers import pci, privileged, registry
 from cyborg.tests.contract import passes
 from cyborg.tests.layouts_site import LayoutsSite, forget
 
+pytestmark = pytest.mark.slow
+
 LAYOUTS = "H100XM-40C, H100XM-4C, H100XM-20C, 1g.10gb, 3g.40gb, L40S-12Q, H100XM-1-10CME, DC-1-12Q"
 OPTIONS = f"[gpu_devices]\nlayouts = {LAYOUTS}\n"
 CARD = {"card": "h100", "name": "gpu", "vfs": 8}

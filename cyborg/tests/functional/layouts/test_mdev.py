@@ -12,6 +12,8 @@ from cyborg.drivers import pci, privileged
 from cyborg.tests.layouts_site import LayoutsSite, forget
 from cyborg.tests.service import until
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = "[gpu_devices]\nlayouts = T4-1Q, T4-16Q, A100-10C, A100-40C, H100XM-40C\n"
 ARQ = {"resources:VGPU": "1"}
 #: One whose mediated devices are on the card itself, and one with them on virtual functions.

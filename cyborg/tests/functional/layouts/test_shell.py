@@ -17,6 +17,8 @@ from cyborg.tests.contract import passes
 from cyborg.tests.layouts_site import VERSION, LayoutsSite, forget
 from cyborg.tests.service import until
 
+pytestmark = pytest.mark.slow
+
 XDMA, QDMA = "xilinx_u250_gen3x16_xdma_shell_4_1", "xilinx_u250_gen3x16_qdma_shell_1_0"
 #: Which of the partitions on the host is which. Of another board, and of no use for a card, is one.
 PARTITIONS = {

@@ -14,6 +14,8 @@ import pytest
 from cyborg import host_keys
 from cyborg.tests import servers, signed
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 120
 
 

@@ -40,6 +40,8 @@ from cyborg.tests import liar as liars
 from cyborg.tests.liar import QUICK, SLOW, Liar, Lie
 from cyborg.tests.service import PATIENCE, Site
 
+pytestmark = pytest.mark.slow
+
 #: Seconds that a call may take by the options, and what a busy machine may add.
 TIMEOUT, SLACK = 1, 15
 #: KiB by which a call may raise what this process has had of memory at once.

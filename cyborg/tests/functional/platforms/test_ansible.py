@@ -17,6 +17,8 @@ import requests
 
 from cyborg.tests.standalone_site import HOST, Site, wait_for
 
+pytestmark = pytest.mark.slow
+
 COLLECTION = pathlib.Path(__file__).parents[4] / "contrib" / "ansible"
 PATIENCE = 300
 NAME = f"{HOST}_FakeDevice"

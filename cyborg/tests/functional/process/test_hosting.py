@@ -17,6 +17,8 @@ from oslo_config import cfg
 from cyborg import process
 from cyborg.common import errors
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60
 
 PROGRAM = """

@@ -39,6 +39,8 @@ from cyborg.tests.novasink import NovaSink
 from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, Instance, Site, wait_for
 
+pytestmark = pytest.mark.slow
+
 WORK_COUNT = "cyborg_work_duration_seconds_count"
 HANDLE_STATES = ("free", "in_use", "cleaning", "unavailable")
 DEVICE_STATES = ("enabled", "maintaining", "unhealthy", "missing")

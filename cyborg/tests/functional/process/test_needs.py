@@ -22,6 +22,8 @@ from cyborg.common import errors, needs
 from cyborg.tests import ports
 from cyborg.tests.servers import REPOSITORY
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 120
 #: For each row of the table: a group with the option, and a value that needs the module.
 VALUES: dict[tuple[str, str], tuple[str, str]] = {

@@ -16,6 +16,8 @@ from cyborg import db, work
 from cyborg.conductor import predecessors
 from cyborg.tests import engine
 
+pytestmark = pytest.mark.slow
+
 #: Claims a row as a conductor does, and lives until it is killed.
 CONDUCTOR = """
 import sys

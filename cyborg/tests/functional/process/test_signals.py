@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60
 
 PROGRAM = """

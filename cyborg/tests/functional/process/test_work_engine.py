@@ -23,6 +23,8 @@ from cyborg.tests.engine import left
 from cyborg.tests.functional.process import work_conductor
 from cyborg.tests.functional.process.work_conductor import JOURNAL
 
+pytestmark = pytest.mark.slow
+
 KEYS = [f"key-{number}" for number in range(1000)]
 SLOW = [f"slow-{number}" for number in range(4)]
 #: Seconds that take ten on an idle machine.

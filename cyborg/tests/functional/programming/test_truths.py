@@ -21,6 +21,8 @@ from hypothesis import stateful
 from cyborg.tests.programmed_host import Fpgas
 from cyborg.tests.programming_machine import Machine
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.every_database
 @pytest.mark.parametrize(
