@@ -52,7 +52,7 @@ class Part(_Asked):
 
 
 def group_key(group: Mapping[str, str]) -> Hashable:
-    """The same value for equal groups."""
+    """A key that equal groups share."""
     return frozenset(group.items())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a bind writes of its ARQs: where they are bound, and which attach handles they have."""
+"""The writes of a bind: the place of each ARQ, and its attach handle."""
 
 from __future__ import annotations
 

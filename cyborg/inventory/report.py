@@ -236,7 +236,7 @@ def _compare(
         LOG.error("Host %s: %s", host.name, held.sentence)
         errors[liveness.CONDUCTOR] = held.sentence
         unread |= held.devices
-        # What is kept is not given out at another place as well.
+        # A device that is kept is not given out at another place as well.
         reported, moved = diff.drop_held_elsewhere(known, report.devices, frozen | unread)
         plan = diff.diff(known, reported, frozen=frozen, unread=unread)
     return plan, moved, held.mark if held else None

@@ -17,7 +17,7 @@ from openstack import exceptions as sdk_exceptions
 from openstack import utils as sdk_utils
 from osc_lib import exceptions
 
-#: What these commands know of the API; ``tools/cli_table.py`` has written it.
+#: The table of the API that these commands use; ``tools/cli_table.py`` writes it.
 TABLE: Mapping[str, Any] = json.loads(
     resources.files("cyborg.osc").joinpath("lists.json").read_text()
 )

@@ -110,7 +110,7 @@ class Show(ShowOne):
 
     collection: ClassVar[str]
     argument: ClassVar[tuple[str, str]]
-    #: What finds the name in a path of what the argument names.
+    #: The function that finds the name in a path for the argument.
     find: ClassVar[Callable[[Api, str], str]] = lambda _api, text: text
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:

@@ -16,7 +16,7 @@ from cyborg.osc.api import Api, Row
 
 class _Host(command.ShowOne):
     argument = ("host", "Name of the host")
-    #: What is done to the host, if anything, and whether a reason may be given.
+    #: The action on the host, if any, and whether it takes a reason.
     action: ClassVar[str | None] = None
     takes_reason: ClassVar[bool] = False
 

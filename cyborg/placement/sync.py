@@ -177,7 +177,7 @@ class _Run:
     deleted: set[str] = field(default_factory=set)
     failures: list[str] = field(default_factory=list)
     conflicts: bool = False
-    #: What new providers are still to offer; None if each does at once.
+    #: Inventories that new providers are still to offer; None if each offers them at once.
     offers: list[tree.SetInventories] | None = None
 
     def apply(self, steps: Sequence[tree.Step]) -> None:
