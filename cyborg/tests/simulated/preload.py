@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import multiprocessing
 import os
 import pathlib
@@ -148,9 +149,15 @@ def _preloaded() -> bool:
     return _PRELOAD in pathlib.Path("/proc/self/maps").read_text()
 
 
+@functools.cache
+def _empty_file() -> tempfile._TemporaryFileWrapper[bytes]:
+    # Not in /dev, not even /dev/null: umockdev keeps a socket for each opening of what is there.
+    return tempfile.NamedTemporaryFile(prefix="kernel-log-", dir="/tmp")
+
+
 def _with_tree(root: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     if os.environ.get("UMOCKDEV_DIR") != root:
         # A host of its own: its kernel has logged nothing, whatever the one before has.
-        kernel_log.PATH = os.devnull
+        kernel_log.PATH = _empty_file().name
         os.environ["UMOCKDEV_DIR"] = root
     return function(*arguments)
