@@ -82,7 +82,6 @@ class Result(NamedTuple):
 def inject(root: str, drivers: Sequence[str], text: str) -> Result:
     """Break each path in each way, with one pass of an agent that knew the host before."""
     text = _with_state(root, text)
-    # Of each opening of a file in its tree umockdev keeps a descriptor.
     log = pathlib.Path(tempfile.gettempdir(), f"no-kernel-log-{os.getpid()}")
     log.touch()
     kernel_log.PATH = str(log)

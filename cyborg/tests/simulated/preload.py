@@ -120,9 +120,11 @@ def missing(sentence: str) -> None:
 
 @contextlib.contextmanager
 def folder() -> Iterator[pathlib.Path]:
-    """A directory for a tree, in memory where that is possible: a tree is many small files."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="simulated-", dir=memory) as path:
+    """A directory for a tree.
+
+    Not in memory, which is /dev/shm: umockdev keeps a socket for each opening of what is in /dev.
+    """
+    with tempfile.TemporaryDirectory(prefix="simulated-", dir="/tmp") as path:
         yield pathlib.Path(path)
 
 
@@ -151,7 +153,7 @@ def _preloaded() -> bool:
 
 @functools.cache
 def _empty_file() -> tempfile._TemporaryFileWrapper[bytes]:
-    # Not in /dev, not even /dev/null: umockdev keeps a socket for each opening of what is there.
+    # Not /dev/null, for the reason of folder().
     return tempfile.NamedTemporaryFile(prefix="kernel-log-", dir="/tmp")
 
 
