@@ -30,7 +30,7 @@ from oslo_middleware.healthcheck import opts as health_opts
 
 from cyborg.api import faults, health, request_metrics, versions
 from cyborg.api import noauth as no_auth
-from cyborg.common import errors, needs
+from cyborg.common import errors, faster, needs
 
 LOG = logging.getLogger(__name__)
 
@@ -98,14 +98,7 @@ def cors(_defaults: dict[str, str], **local_conf: str) -> Filter:
         allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
     )
     conf = lent_conf()
-
-    def wrap(app: WSGIApplication) -> WSGIApplication:
-        decorated = oslo_cors.CORS(app, conf)
-        return lambda environ, start: (decorated if _is_cross_origin(environ) else app)(
-            environ, start
-        )
-
-    return wrap
+    return lambda app: faster.pass_by(oslo_cors.CORS(app, conf), app, _is_cross_origin)
 
 
 def _is_cross_origin(environ: WSGIEnvironment) -> bool:
@@ -117,16 +110,10 @@ def http_proxy_to_wsgi(_defaults: dict[str, str], **local_conf: str) -> Filter:
     """The headers of a proxy in front of us, if ``[oslo_middleware]`` permits them."""
     conf = lent_conf()
 
-    def wrap(app: WSGIApplication) -> WSGIApplication:
-        behind_proxy = oslo_proxy.HTTPProxyToWSGI(app, conf)
+    def is_needed(_environ: WSGIEnvironment) -> bool:
+        return bool(conf.oslo_middleware.enable_proxy_headers_parsing)
 
-        def serve(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-            parses = conf.oslo_middleware.enable_proxy_headers_parsing
-            return (behind_proxy if parses else app)(environ, start)
-
-        return serve
-
-    return wrap
+    return lambda app: faster.pass_by(oslo_proxy.HTTPProxyToWSGI(app, conf), app, is_needed)
 
 
 def healthcheck(_defaults: dict[str, str], **local_conf: str) -> Filter:
@@ -134,12 +121,7 @@ def healthcheck(_defaults: dict[str, str], **local_conf: str) -> Filter:
     conf = lent_conf()
     conf.register_opts(health_opts.HEALTHCHECK_OPTS, group="healthcheck")
     conf.set_default("backends", list(health.BACKENDS), group="healthcheck")
-
-    def wrap(app: WSGIApplication) -> WSGIApplication:
-        checked = oslo_health.Healthcheck(app, conf)
-        return lambda environ, start: (checked if _is_check(environ) else app)(environ, start)
-
-    return wrap
+    return lambda app: faster.pass_by(oslo_health.Healthcheck(app, conf), app, _is_check)
 
 
 def _is_check(environ: WSGIEnvironment) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
-from urllib import parse
 
 import requests
 from keystoneauth1 import exceptions as ka_exc
@@ -22,6 +21,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg import metrics
+from cyborg.common import faster
 from cyborg.peers import answers
 
 #: TCP connections to a service that are kept. More than 10, the default of requests, are used at
@@ -94,17 +94,14 @@ class ServicesConnection(sdk_connection.Connection):
 
 
 class _Session(requests.Session):
-    """Looks only once what the environment says of a server: requests reads all of it each time.
-
-    It takes no password from ``~/.netrc``, since what a service may do is said in its options.
-    """
+    """Takes no password from ``~/.netrc``, since what a service may do is said in its options."""
 
     def __init__(self, group: str) -> None:
         super().__init__()
         self.auth = _as_it_is
         self.headers["Accept-Encoding"] = "identity"
         self._group = group
-        self._known: dict[tuple[Any, ...], Any] = {}
+        faster.read_environment_once(self)
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         """Send one request, in the API as one of those for which there is a place."""
@@ -114,18 +111,6 @@ class _Session(requests.Session):
         streams = bool(options.get("stream"))
         with place, answers.within(options.get("timeout"), streams=streams) as left:
             return super().send(request, **options | {"timeout": left})
-
-    def merge_environment_settings(
-        self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any
-    ) -> Any:
-        """The proxies, the CA file and the like for a URL."""
-        if proxies:
-            return super().merge_environment_settings(url, proxies, stream, verify, cert)
-        server = parse.urlsplit(url)
-        which = (server.scheme, server.netloc, stream, verify, cert)
-        if which not in self._known:
-            self._known[which] = super().merge_environment_settings(url, {}, *which[2:])
-        return self._known[which].copy()
 
 
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
