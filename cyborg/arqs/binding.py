@@ -288,10 +288,29 @@ def _decide_all(
 ) -> list[_Decision]:
     refused = {arq.id: matching.why_not_given(arq, dep, coming) for arq, dep in binds.pairs}
     handles = _take_handles(session, binds, refused)
+    refused |= _refused_guests(session, binds, refused, handles)
     # When a write began, what was noted is who had a handle by then.
     doubtful = {dep.id for dep in binds.deployables() if not dep.is_settled}
     written = operations.being_written(session, doubtful)
     return [_decide(arq, dep, handles, written, refused[arq.id]) for arq, dep in binds.pairs]
+
+
+def _refused_guests(
+    session: orm.Session, binds: _Binds, refused: Mapping[int, Reason | None], handles: _Handles
+) -> dict[int, Reason | None]:
+    """Why guests get none of what is for containers; nobody is asked if all get a handle."""
+    left = [
+        (arq, dep)
+        for arq, dep in binds.pairs
+        if dep and not (refused[arq.id] or arq.allocation_uuid or handles[dep.id])
+    ]
+    kept = taking.of_containers(session, {dep.id for _arq, dep in left})
+    of_kind = "is for containers on its host, and no guest gets it"
+    return {
+        arq.id: Reason(reasons.CONTAINERS_ONLY, f"Provider {arq.device_rp_uuid} {of_kind}.")
+        for arq, dep in left
+        if dep.id in kept
+    }
 
 
 def _offer_the_rest(session: orm.Session, deployables: Iterable[ProviderRow]) -> None:
@@ -343,10 +362,12 @@ def _take_handles(
     session: orm.Session, binds: _Binds, refused: Mapping[int, Reason | None]
 ) -> _Handles:
     """Free handles of each deployable, as many as there are ARQs for it, locked if possible."""
-    wanted = (dep.id for arq, dep in binds.pairs if dep is not None and not refused[arq.id])
+    pairs = [(arq, dep) for arq, dep in binds.pairs if dep is not None and not refused[arq.id]]
+    wanted = (dep.id for _arq, dep in pairs)
+    of_guests = {dep.id for arq, dep in pairs if arq.allocation_uuid is None}
     single = {dep.id for dep in binds.deployables() if dep.num_accelerators == 1}
     return {
-        id_: taking.lock(session, id_, count, is_one=id_ in single)
+        id_: taking.lock(session, id_, count, is_one=id_ in single, for_guest=id_ in of_guests)
         for id_, count in sorted(collections.Counter(wanted).items())
     }
 

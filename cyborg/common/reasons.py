@@ -42,8 +42,9 @@ class Reason:
 
 
 #: Codes of why binds fail. The accelerator is not given out any more; it is, but others have all
-#: that is free at this moment; it could not be made ready on its host.
+#: that is free at this moment; it could not be made ready on its host; it is no guest's kind.
 UNAVAILABLE, NONE_FREE, NOT_READY = "unavailable", "none_free", "not_ready"
+CONTAINERS_ONLY = "containers_only"
 
 #: What the owner of an instance reads of that when the ARQ is gone.
 OF_BINDS = {
@@ -53,6 +54,10 @@ OF_BINDS = {
     ),
     NONE_FREE: (
         "All accelerators where the instance was placed had been given away meanwhile. Try again."
+    ),
+    CONTAINERS_ONLY: (
+        "The accelerator that was chosen for the instance is for containers only. Ask for another "
+        "resource class in the device profile."
     ),
     NOT_READY: (
         "The accelerator could not be made ready on its host. Try again; if that fails too, ask "

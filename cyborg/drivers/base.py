@@ -23,12 +23,19 @@ if TYPE_CHECKING:
 
     from cyborg.drivers.pci.snapshot import Function, Snapshot
 
+#: The version of this interface. A driver says for which it was written; no other is loaded.
+DRIVER_API = 1
+
 #: Device types of the REST API. A new type is added here and needs no migration.
 DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"})
 #: The types of devices that keep what is written to them; nothing but erasing makes them clean.
 DISKS = frozenset({"NVME", "SSD"})
+#: The attach type of device nodes of the host: for containers on this host, never for a guest.
+NODES = "NODES"
+#: The type of the control path of what is no PCI function; its ``path`` is a folder of sysfs.
+SYSFS = "SYSFS"
 #: Types of attach handles. Nova attaches PCI only; an initiator connects to an NVMF handle.
-ATTACH_TYPES = frozenset({"PCI", "MDEV", "NVMF", "TEST_PCI"})
+ATTACH_TYPES = frozenset({"PCI", "MDEV", "NVMF", NODES, "TEST_PCI"})
 DYNAMIC = program_modes.DYNAMIC
 SINGLE_PROGRAM = program_modes.SINGLE_PROGRAM
 LAYOUT = program_modes.LAYOUT
@@ -45,6 +52,14 @@ LAYOUT_PREFIX = "layout_"
 CDI_KIND_KEY = "cdi_kind"
 
 FACTS = value_checks.FACTS
+
+#: The moments at which a container runtime starts hooks.
+HOOKS = frozenset(
+    {
+        *("prestart", "createRuntime", "createContainer"),
+        *("startContainer", "poststart", "poststop"),
+    }
+)
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(", ", ": "))
 _CLASS_OR_TRAIT = re.compile(r"[A-Z0-9_]{1,255}")
@@ -87,7 +102,11 @@ class ControlPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachHandle:
-    """A handle that a guest gets. For PCI the keys are domain, bus, device and function, in hex."""
+    """A handle that a consumer gets.
+
+    For PCI the keys are domain, bus, device and function, in hex. For :data:`NODES` they are what
+    stays the same over reboots, such as the uuid of a GPU, or a ``path`` below ``/sys/devices``.
+    """
 
     attach_type: str
     attach_info: Mapping[str, str]
@@ -336,7 +355,7 @@ class Driver(Protocol):
     """Finds the devices of one kind on one host.
 
     The class is an entry point of the group ``cyborg.accelerator.driver`` and is made with one
-    argument, the configuration, without any I/O.
+    argument, the configuration, without any I/O. Its ``driver_api`` is :data:`DRIVER_API`.
     """
 
     def discover(self, host: Host) -> Iterable[Device]:
@@ -490,12 +509,36 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hook:
+    """A program of the host that the runtime starts, at the moment of that name.
+
+    ``args`` begins with the name of the program itself; each of ``env`` is ``NAME=value``.
+    """
+
+    name: str
+    path: str
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name not in HOOKS:
+            raise ValueError(f"hook {self.name!r} is not one of {sorted(HOOKS)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerEdits:
-    """The needs of a handle's container: device nodes by their paths, variables, mounts."""
+    """The needs of a handle's container: device nodes by their paths, variables, mounts, hooks.
+
+    ``cdi_devices`` are full names of devices in files that others keep, such as
+    ``nvidia.com/gpu=GPU-…``: the agent copies what they say. See
+    :mod:`cyborg.drivers.kept_cdi`, which finds those that are there.
+    """
 
     device_nodes: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ import pathlib
 import time
 import urllib.parse
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from oslo_config import cfg
 
@@ -28,6 +28,8 @@ _HEADER_MAX = 4096
 
 class FakeDriver:
     """Shows ``[fake_driver] devices`` devices, whose host steps do what a control file says."""
+
+    driver_api: ClassVar[int] = 1
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._options = conf.fake_driver

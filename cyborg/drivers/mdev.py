@@ -10,7 +10,7 @@ import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from oslo_config import cfg
 
@@ -43,6 +43,8 @@ class _MdevSpec:
 
 class MdevDriver(mdev_handles.HostSteps):
     """Reports the parents that ``[mdev] mdev_spec`` lists, one device each."""
+
+    driver_api: ClassVar[int] = 1
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         texts = conf.mdev.mdev_spec

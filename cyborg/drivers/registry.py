@@ -69,11 +69,29 @@ def _load(names: Iterable[str], conf: cfg.ConfigOpts) -> Registry:
             continue
         if not found:
             errors[name] = "No driver of this name is installed"
-        elif isinstance(found[-1], base.Driver):
-            drivers[name] = found[-1]
-        else:
+        elif not isinstance(found[-1], base.Driver):
             errors[name] = f"{type(found[-1]).__name__} is no driver: it has no method discover"
+        elif why_not := _why_other_api(found[-1]):
+            errors[name] = why_not
+        else:
+            drivers[name] = found[-1]
     return Registry(drivers=drivers, errors=errors)
+
+
+def _why_other_api(driver: base.Driver) -> str | None:
+    """Why a driver was written for another interface than this agent has, or None."""
+    kind, asked = type(driver).__name__, getattr(driver, "driver_api", None)
+    if asked is None:
+        return (
+            f"{kind} does not say for which driver API it was written. Compare it with "
+            f"cyborg/drivers/base.py of this release, then set driver_api = {base.DRIVER_API}"
+        )
+    if type(asked) is not int or asked != base.DRIVER_API:
+        return (
+            f"{kind} was written for driver API {asked!r}, and this agent has {base.DRIVER_API}. "
+            f"Install the driver's release for driver API {base.DRIVER_API}"
+        )
+    return None
 
 
 def _instances(name: str, conf: cfg.ConfigOpts) -> list[object]:

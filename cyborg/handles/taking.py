@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,6 +11,7 @@ from sqlalchemy import orm
 
 from cyborg import db
 from cyborg.db import models
+from cyborg.drivers import base
 
 #: Tables, since statements of models take half as long again.
 _HANDLES: Any = models.AttachHandle.__table__
@@ -32,36 +34,55 @@ _NOT_HELD = (
 )
 #: What makes a handle free, by whether its deployable is one accelerator: none of a card is given
 #: out before all of it is clean.
-_FREE = {False: _NOT_HELD, True: (*_NOT_HELD, ~_dirty_part())}
+_FREE_OF = {False: _NOT_HELD, True: (*_NOT_HELD, ~_dirty_part())}
+#: A guest gets no device nodes of the host.
+_FOR_GUESTS = _HANDLES.c.attach_type != base.NODES
+#: The same by whether it is for a guest, too.
+_FREE = {
+    (is_one, for_guest): (*free, _FOR_GUESTS) if for_guest else free
+    for is_one, free in _FREE_OF.items()
+    for for_guest in (False, True)
+}
 #: Made once, since making them takes longer than running them.
 _LOCK = {
-    is_one: sa.select(_HANDLES.c.id, _HANDLES.c.uuid, _HANDLES.c.attach_type)
+    which: sa.select(_HANDLES.c.id, _HANDLES.c.uuid, _HANDLES.c.attach_type)
     .where(*free)
     .order_by(_HANDLES.c.id)
     .limit(sa.bindparam("count", type_=sa.Integer()))
     .with_for_update(of=_HANDLES, skip_locked=True)
-    for is_one, free in _FREE.items()
+    for which, free in _FREE.items()
 }
 _COUNT = {
-    is_one: sa.select(sa.func.count()).select_from(_HANDLES).where(*free)
-    for is_one, free in _FREE.items()
+    which: sa.select(sa.func.count()).select_from(_HANDLES).where(*free)
+    for which, free in _FREE.items()
 }
 
 
 def lock(
-    session: orm.Session, deployable_id: int, count: int, *, is_one: bool
+    session: orm.Session, deployable_id: int, count: int, *, is_one: bool, for_guest: bool
 ) -> list[sa.Row[int, str, str]]:
     """At most ``count`` free handles of the deployable, locked.
 
-    ``is_one``: it is one accelerator, however many handles it has.
+    ``is_one``: it is one accelerator, however many handles it has. ``for_guest``: one of those that
+    take them is no container.
 
     :raises RestartTransaction: there are fewer, and others have locked some that may stay free
     """
-    which = {"deployable": deployable_id}
-    found = list(session.execute(_LOCK[is_one], {**which, "count": count}))
+    which, kind = {"deployable": deployable_id}, (is_one, for_guest)
+    found = list(session.execute(_LOCK[kind], {**which, "count": count}))
     if len(found) < count:
         # What others have locked is not taken yet: they may still roll back.
-        committed = session.scalar(_COUNT[is_one], which)
+        committed = session.scalar(_COUNT[kind], which)
         if (committed or 0) > len(found):
             raise db.RestartTransaction
     return found
+
+
+def of_containers(session: orm.Session, deployable_ids: Collection[int]) -> Collection[int]:
+    """Those of the deployables whose handles are device nodes, which no guest gets."""
+    if not deployable_ids:
+        return ()
+    which, kind = _HANDLES.c.deployable_id, _HANDLES.c.attach_type
+    query = sa.select(which).where(which.in_(deployable_ids)).group_by(which)
+    query = query.having(sa.func.min(kind) == base.NODES, sa.func.max(kind) == base.NODES)
+    return set(session.scalars(query))

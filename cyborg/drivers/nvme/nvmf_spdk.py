@@ -19,7 +19,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from oslo_config import cfg
 
@@ -200,6 +200,8 @@ class _Target:
 
 class NvmfSpdkDriver:
     """Reports the NVMe subsystems of the target of ``[nvmf_spdk]``, or of all its ``targets``."""
+
+    driver_api: ClassVar[int] = 1
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._options = conf.nvmf_spdk

@@ -52,6 +52,7 @@ class PciDriver:
     ``listed`` says that only devices in the operator's ``device_spec`` are taken.
     """
 
+    driver_api: ClassVar[int] = 1
     match: ClassVar[Sequence[Match]]
     type: ClassVar[str]
     resource_class: ClassVar[str]

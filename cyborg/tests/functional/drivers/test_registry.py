@@ -12,6 +12,7 @@ from cyborg.drivers import fake, registry
 
 MODULE = """
 class Good:
+    driver_api = 1
     def __init__(self, conf):
         self.host = conf.host
     def discover(self, host):
@@ -20,6 +21,12 @@ class Good:
 class NoDriver:
     def __init__(self, conf):
         pass
+
+class Silent(Good):
+    driver_api = None
+
+class Later(Good):
+    driver_api = 2
 
 class Broken(Good):
     def __init__(self, conf):
@@ -37,6 +44,8 @@ ENTRY_POINTS = """
 [cyborg.accelerator.driver]
 good = strange_drivers:Good
 no_driver = strange_drivers:NoDriver
+silent = strange_drivers:Silent
+later = strange_drivers:Later
 broken = strange_drivers:Broken
 doubtful = strange_drivers:Doubtful
 offended = strange_drivers:Offended
@@ -78,6 +87,10 @@ def test_drivers_come_in_the_order_of_the_option_and_get_the_configuration(conf)
     ("name", "sentence"),
     [
         ("no_driver", "NoDriver is no driver: it has no method discover"),
+        ("silent", "Silent does not say for which driver API it was written"),
+        ("silent", "then set driver_api = 1"),
+        ("later", "Later was written for driver API 2, and this agent has 1"),
+        ("later", "Install the driver's release for driver API 1"),
         ("broken", "RuntimeError: no library of the vendor"),
         ("doubtful", "AssertionError: no card of the vendor"),
         ("offended", "SystemExit: no licence of the vendor"),
