@@ -20,7 +20,7 @@ from oslo_config import cfg
 
 from cyborg import rpc
 from cyborg.agent import cdi_files, discovery
-from cyborg.drivers import base, container_facts
+from cyborg.drivers import base, container_facts, kept_cdi
 
 LOG = logging.getLogger(__name__)
 
@@ -147,7 +147,9 @@ class Specifications:
         if own is not None:
             own(handle)
         edits = container_facts.of(self._drivers[asked.driver], handle)
-        folder.write(handle.uuid, _place(handle, handle.control_path), asked.arq_uuid, edits)
+        copied = kept_cdi.named(self._conf, edits.cdi_devices)
+        place = _place(handle, handle.control_path)
+        folder.write(handle.uuid, place, asked.arq_uuid, edits, copied)
 
     @staticmethod
     def _clean(folder: cdi_files.Folder, own: Step | None, handle: base.HeldHandle) -> None:

@@ -13,11 +13,11 @@ import os
 import pathlib
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cyborg.drivers import base
+from cyborg.drivers import base, kept_cdi
 
 LOG = logging.getLogger(__name__)
 
@@ -83,7 +83,14 @@ class Folder:
         with self._lock:
             return dict(self._files())
 
-    def write(self, handle: str, place: str, arq: str, edits: base.ContainerEdits) -> None:
+    def write(
+        self,
+        handle: str,
+        place: str,
+        arq: str,
+        edits: base.ContainerEdits,
+        copied: Sequence[kept_cdi.Device] = (),
+    ) -> None:
         """Write the file of a handle that an ARQ has now; the file of any other ARQ is gone then.
 
         :raises ValueError: one of the uuids is none
@@ -98,7 +105,8 @@ class Folder:
             former = dict(self._files()).get(handle)
             if former is not None and former.path != path:
                 former.path.unlink(missing_ok=True)
-            _write(path, json.dumps(specification(arq, edits), indent=1, sort_keys=True) + "\n")
+            document = specification(arq, edits, copied)
+            _write(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
 
     def remove(self, handle: str, *, unless: str | None = None) -> None:
         """Remove the file of a handle, if there is one, and not that of the ARQ ``unless``.
@@ -140,25 +148,20 @@ class Folder:
                 yield match["handle"], File(pathlib.Path(entry.path), match["place"], written)
 
 
-def specification(arq: str, edits: base.ContainerEdits) -> dict[str, Any]:
+def specification(
+    arq: str, edits: base.ContainerEdits, copied: Sequence[kept_cdi.Device] = ()
+) -> dict[str, Any]:
     """The content of a file. Its version is the first that has all that is used."""
-    mounts = [
-        {
-            "hostPath": mount.host_path,
-            "containerPath": mount.container_path,
-            "options": list(mount.options),
-        }
-        for mount in edits.mounts
-    ]
-    found = {
-        "env": [f"{name}={value}" for name, value in sorted(edits.env.items())],
-        # Type and number are read from the node by the runtime; nothing may be made there.
-        "deviceNodes": [{"path": path, "permissions": "rw"} for path in edits.device_nodes],
-        "mounts": mounts,
-    }
+    # Names that begin with a digit came with 0.5.0.
+    own = (0, 3, 0) if arq[0].isalpha() else (0, 5, 0)
+    version = max([own, *(each.version for each in copied)])
+    found = _copies(copied)
+    given = {node["path"] for node in found.get("deviceNodes", ())}
+    for key, values in _own_edits(edits).items():
+        known = found.setdefault(key, [])
+        known += [each for each in values if key != "deviceNodes" or each["path"] not in given]
     return {
-        # Names that begin with a digit came with 0.5.0.
-        "cdiVersion": "0.3.0" if arq[0].isalpha() else "0.5.0",
+        "cdiVersion": ".".join(map(str, version)),
         "kind": KIND,
         "devices": [
             {
@@ -167,6 +170,47 @@ def specification(arq: str, edits: base.ContainerEdits) -> dict[str, Any]:
             }
         ],
     }
+
+
+def _own_edits(edits: base.ContainerEdits) -> dict[str, list[Any]]:
+    """The edits that the driver names itself, as a file has them."""
+    hooks = [
+        {"hookName": hook.name, "path": hook.path, "args": list(hook.args), "env": list(hook.env)}
+        for hook in edits.hooks
+    ]
+    mounts = [
+        {
+            "hostPath": mount.host_path,
+            "containerPath": mount.container_path,
+            "options": list(mount.options),
+        }
+        for mount in edits.mounts
+    ]
+    return {
+        "env": [f"{name}={value}" for name, value in sorted(edits.env.items())],
+        # Type and number are read from the node by the runtime; nothing may be made there.
+        "deviceNodes": [{"path": path, "permissions": "rw"} for path in edits.device_nodes],
+        "mounts": mounts,
+        "hooks": [{key: value for key, value in hook.items() if value} for hook in hooks],
+    }
+
+
+def _copies(devices: Sequence[kept_cdi.Device]) -> dict[str, list[Any]]:
+    """The edits of devices that others keep, each once, but for nodes that are not there."""
+    found: dict[str, list[Any]] = {}
+    for part in (part for each in devices for part in (each.common, each.edits)):
+        for key, values in part.items():
+            known = found.setdefault(key, [])
+            for value in values if isinstance(values, list) else ():
+                if value not in known and (key != "deviceNodes" or _is_there(value)):
+                    known.append(value)
+    return found
+
+
+def _is_there(node: object) -> bool:
+    """True if the host has a device node that somebody's file names."""
+    path = (node.get("hostPath") or node.get("path")) if isinstance(node, dict) else None
+    return isinstance(path, str) and pathlib.Path(path).exists()
 
 
 def _holder(path: pathlib.Path) -> str | None:

@@ -69,6 +69,13 @@ OPTS: list[cfg.Opt] = [
         "release of an accelerator of the host is then a step of its agent. Unset, no files are "
         "written.",
     ),
+    cfg.ListOpt(
+        "cdi_spec_dirs",
+        default=["/etc/cdi", "/var/run/cdi"],
+        help="Folders in which vendors' tools keep files of the Container Device Interface (CDI). "
+        "With cdi_dir the agent copies from there what a container needs of its accelerator, such "
+        "as the libraries of a GPU. A file of a later folder counts more.",
+    ),
     cfg.BoolOpt(
         "require_host_keys",
         default=False,
