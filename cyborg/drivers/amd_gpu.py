@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, kept_facts, pci
+from cyborg.drivers import base, container_facts, kept_cdi, kept_facts, pci
 from cyborg.drivers.pci import faults, readings
 
 #: A line of the error counters of a block: how many errors it could not correct.
 _UNCORRECTABLE = re.compile(r"^ue: (\d{1,18})$", re.MULTILINE)
+#: The kind of the devices for which amd-ctk keeps a CDI file, and the nodes of one GPU.
+_CDI_KIND, _HARDWARE = "amd.com/gpu", re.compile(r"/dev/dri/.+")
 #: The kind of the kept facts: the last word on a GPU, and what was counted when it was read.
 _WORDS = "words"
 #: ES1000, RV100 and Rage XL, which are soldered to servers' boards.
@@ -81,6 +84,17 @@ class AmdGpuDriver(pci.PciDriver):
             "memory_partition": functions.text(card, "current_memory_partition"),
             "link_group": _hive(function, functions) if function.pf is None else None,
         }
+
+    def container_edits(self, handle: base.HeldHandle) -> base.ContainerEdits:
+        """As the kernel says, and what AMD's toolkit keeps of the same nodes, if it does."""
+        found = container_facts.of_kernel(handle)
+        own = [each for each in found.device_nodes if _HARDWARE.fullmatch(each)]
+        render = [each for each in own if each.startswith("/dev/dri/renderD")]
+        if not render:
+            return found
+        wanted = kept_cdi.Wanted(hardware=_HARDWARE, needed=render, own=own, name="")
+        device = kept_cdi.fitting(self.conf, _CDI_KIND, wanted)
+        return replace(found, cdi_devices=(device,) if device is not None else ())
 
     def sensors(self, function: pci.Function, functions: pci.Snapshot) -> Mapping[str, float]:
         """Also the memory in use and the errors that were counted."""

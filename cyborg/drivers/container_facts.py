@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cyborg.drivers import base, pci
 from cyborg.drivers.pci import sysfs
@@ -27,9 +27,16 @@ _BESIDE = {
     "amdgpu": ("kfd",),
     "0x19e5 0x1200": ("davinci_manager", "devmm_svm", "hisi_hdc"),
 }
+_HUAWEI, _DAVINCI = "0x19e5", re.compile(r"/dev/davinci[0-9]+")
 _MDEV = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-#: Nodes of these subsystems reach the board, such as its voltages, and not the accelerator.
-_NEVER = frozenset({"i2c-dev", "drm_dp_aux_dev"})
+#: Nodes of these subsystems, and what is below them, reach the board or all of the card, such as
+#: its voltages, its firmware or its clock, and not the accelerator alone.
+_NEVER = frozenset(
+    {
+        *("drm_dp_aux_dev", "fwctl", "gpio", "i2c-dev", "infiniband_mad"),
+        *("mei", "mtd", "ptp", "spidev", "xrt_mgmt", "xrt_user"),
+    }
+)
 #: Levels below a function at which its driver makes devices; a disk's partition is on the fourth.
 _DEPTH = 5
 
@@ -44,6 +51,14 @@ def of(driver: base.Driver, handle: base.HeldHandle) -> base.ContainerEdits:
     """
     if isinstance(driver, base.Containable):
         return driver.container_edits(handle)
+    return of_kernel(handle)
+
+
+def of_kernel(handle: base.HeldHandle) -> base.ContainerEdits:
+    """The needs of a container, as the kernel says them.
+
+    :raises FileNotFoundError: the handle is not on the host
+    """
     if handle.attach_type == "MDEV":
         return _of_mediated(handle.uuid)
     return _of_function(pci.join(handle.attach_info), handle.uuid)
@@ -67,8 +82,12 @@ def _of_function(address: str, uuid: str) -> base.ContainerEdits:
     if "vfio" in driver or sysfs.names(str(place / "vfio-dev")):
         return _through_vfio(place, uuid, said)
     nodes = {*_nodes(os.path.realpath(place), _DEPTH), *_beside(place, driver)}
+    if any(each.startswith("/dev/infiniband/uverbs") for each in nodes):
+        nodes.update(_of_host("rdma_cm"))
     if driver == "amdgpu":
         nodes.update(_partitions(address))
+    if sysfs.optional(f"{place}/vendor") == _HUAWEI:
+        nodes.update(_davinci(driver, nodes))
     return base.ContainerEdits(device_nodes=tuple(sorted(nodes)), env=_named(said, uuid))
 
 
@@ -106,6 +125,19 @@ def _partitions(address: str) -> Iterator[str]:
             yield from _node(str(each))
 
 
+def _davinci(driver: str, nodes: Iterable[str]) -> Iterator[str]:
+    """The node of the host's only Ascend card, where the driver makes it beside the function.
+
+    Of several cards the kernel does not say which has which node, so none gets any.
+    """
+    if any(_DAVINCI.fullmatch(each) for each in nodes):
+        return
+    found = [node for name in _OF_HOST for node in name.glob("*/davinci[0-9]*")]
+    others = filter(_ADDRESS.fullmatch, sysfs.names(f"/sys/bus/pci/drivers/{driver}"))
+    if len({each.name for each in found}) == 1 and len([*others]) == 1:
+        yield from _node(str(found[0]))
+
+
 def _through_vfio(
     place: pathlib.Path, uuid: str, said: dict[str, str]
 ) -> base.ContainerEdits:
@@ -137,8 +169,9 @@ def _nodes(place: str, depth: int) -> Iterator[str]:
             continue
         if not pathlib.Path(below).is_dir():
             continue
-        if sysfs.link(f"{below}/subsystem") not in _NEVER:
-            yield from _node(below)
+        if sysfs.link(f"{below}/subsystem") in _NEVER:
+            continue
+        yield from _node(below)
         if depth > 1:
             yield from _nodes(below, depth - 1)
 

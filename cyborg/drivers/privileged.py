@@ -63,6 +63,7 @@ _FPGACONF = "/usr/bin/fpgaconf"
 _DFL_REGION = [sys.executable, "-I", "-m", "cyborg.drivers.intel.dfl_region"]
 _XBMGMT = "/opt/xilinx/xrt/bin/xbmgmt"
 _NVIDIA_SMI = "/usr/bin/nvidia-smi"
+_NVIDIA_CTK = "/usr/bin/nvidia-ctk"
 #: Where packages of Xilinx's platforms install partitions, each in a folder named for its id.
 XILINX_PARTITIONS = pathlib.Path("/lib/firmware/xilinx")
 
@@ -84,6 +85,8 @@ _SERVICES = re.compile(r"[a-z]{2,9}(;[a-z]{2,9}){0,3}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _PARTITION = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MIG_PROFILE = re.compile(r"[1-7]g\.[0-9]{1,4}gb(\+me|\+gfx)?", re.ASCII)
+#: NVIDIA's names of GPUs and of MIG instances.
+_GPU = re.compile(r"(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 #: What NVIDIA's tool says, as a failure, if there is nothing to destroy.
 _NO_INSTANCES = re.compile(r"No (GPU|compute) instances found")
 _FME = re.compile(r"dfl-fme\.[0-9]{1,9}", re.ASCII)
@@ -410,6 +413,22 @@ def gpu_topology(timeout: float, lock: str) -> list[str]:
     questions = (["topo", "-m"], ["--query-gpu=index,pci.bus_id", "--format=csv,noheader"])
     said = (_run([_NVIDIA_SMI, *each], timeout, lock, math.inf) for each in questions)
     return [output.decode(errors="replace") for output in said]
+
+
+@programming.entrypoint
+def nvidia_cdi(name: str, timeout: float, lock: str) -> str:
+    """A CDI specification of NVIDIA's tool: of all GPUs, or of the named one if it can.
+
+    ``timeout`` is for each of two runs of the tool.
+
+    :raises OSError: as :func:`cyborg.drivers.tool_process.run`
+    """
+    command = [_NVIDIA_CTK, "cdi", "generate"]
+    known = _run([*command, "--help"], timeout, lock, math.inf)
+    # It came in 2026. The driver shows question marks for a GPU that nothing has used yet.
+    if b"--device-id" in known and _GPU.fullmatch(name):
+        command.append(f"--device-id={name}")
+    return _run(command, timeout, lock, math.inf).decode(errors="replace")
 
 
 def _run(command: list[str], timeout: float, lock: str, until: float) -> bytes:

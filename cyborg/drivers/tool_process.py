@@ -43,8 +43,8 @@ _LEFT_WAIT = 1.0
 _POLL = 0.02
 #: All that a tool finds in its environment: nothing of the agent's, such as passwords.
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LC_ALL": "C.UTF-8"}
-#: Bytes of a tool's output that are kept.
-_PIECE = 64 * 1024
+#: Bytes of a tool's output that are read at once, and that are kept.
+_PIECE, _KEPT = 64 * 1024, 1024 * 1024
 #: The most characters of a tool's output in the message of its failure.
 _OUTPUT_MAX = 500
 
@@ -169,7 +169,7 @@ def _read_to_end(tool: subprocess.Popen[bytes], timeout: float) -> bytes:
             part = os.read(key.fd, _PIECE)
             if not part:
                 return end
-            end = (end + part)[-_PIECE:]
+            end = (end + part)[-_KEPT:]
     raise subprocess.TimeoutExpired(tool.args, timeout, output=end)
 
 

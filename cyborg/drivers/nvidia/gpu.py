@@ -8,9 +8,17 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, card_tools, mdev_handles, pci, privileged, trait_names
+from cyborg.drivers import (
+    base,
+    card_tools,
+    container_facts,
+    mdev_handles,
+    pci,
+    privileged,
+    trait_names,
+)
+from cyborg.drivers.nvidia import containers, mdev_layouts, topology, vgpu, vgpu_types, xid
 from cyborg.drivers.nvidia import layouts as nvidia_layouts
-from cyborg.drivers.nvidia import mdev_layouts, topology, vgpu, vgpu_types, xid
 from cyborg.drivers.nvidia import sensors as nvidia_sensors
 from cyborg.drivers.pci import device_spec, devices, facts
 
@@ -45,6 +53,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         self._xids = xid.Xids(conf, self._health.faults)
         self._topology = topology.Topology(conf, self.kept)
         self._sensors = nvidia_sensors.Sensors(conf, self.kept)
+        self._containers = containers.Containers(conf)
         # The address of the virtual function of each handle that was prepared by setting its type.
         # The kernel does not show the handle, so after a restart each is prepared again.
         self._typed: dict[str, str] = {}
@@ -207,6 +216,13 @@ class NvidiaGpuDriver(pci.PciDriver):
         if pci.join(handle.control_path.cpid_info) != address:
             # It is part of a card with a layout, all of whose handles have their type.
             nvidia_layouts.give_again(address, handle.attach_info["asked_type"])
+
+    def container_edits(self, handle: base.HeldHandle) -> base.ContainerEdits:
+        """As the kernel says, and of a whole GPU the nodes and libraries of NVIDIA's driver."""
+        found = container_facts.of_kernel(handle)
+        if not containers.is_whole(handle):
+            return found
+        return self._containers.of_card(pci.join(handle.attach_info), found)
 
     def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
         """Have a card's parts be of another type, and make the GPU instances for it."""

@@ -338,6 +338,10 @@ def memory_mib(card: pci.Function, functions: pci.Snapshot) -> int | None:
 def information(card: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
     """The facts that the vendor's driver shows about a card that it drives."""
     path = f"/proc/driver/nvidia/gpus/{card.address}/information"
-    text = functions.text(card.address, path) or ""
+    return parsed(functions.text(card.address, path) or "")
+
+
+def parsed(text: str) -> dict[str, str]:
+    """The facts of such a file."""
     pairs = (line.partition(":") for line in text.splitlines())
     return {key.strip(): value.strip() for key, _colon, value in pairs if value.strip()}

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The needs of a container that uses an NVIDIA GPU: device nodes, libraries and hooks.
+
+The nodes are not in sysfs. The libraries are those of a device in the CDI files that NVIDIA's
+toolkit keeps, or else of what its tool says when it is asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import re
+import threading
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from oslo_config import cfg
+
+from cyborg.drivers import base, kept_cdi, pci, privileged
+from cyborg.drivers.nvidia import vgpu
+from cyborg.drivers.pci import sysfs
+
+LOG = logging.getLogger(__name__)
+
+KIND = "nvidia.com/gpu"
+_DEV = pathlib.Path("/dev")
+#: Nodes of the whole host that programs need beside those of a GPU.
+_BESIDE = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+#: Nodes that belong to one GPU, or to an instance of it.
+_HARDWARE = re.compile(r"/dev/(nvidia[0-9]+|nvidia-caps/.+|dri/.+)", re.ASCII)
+_MINOR = re.compile(r"[0-9]{1,4}", re.ASCII)
+#: Seconds for each of two runs of the tool, which a bind waits for.
+_PATIENCE = 20.0
+#: The tool's own log among what it says.
+_LOG_LINE = re.compile(r'time=\S+ level=|time="[^"]*" level=')
+_HOW = "Install nvidia-container-toolkit, so that they get its libraries too"
+
+
+def information(address: str) -> dict[str, str]:
+    """The facts that the vendor's driver shows of a GPU now; none if it does not drive it."""
+    return vgpu.parsed(sysfs.optional(f"/proc/driver/nvidia/gpus/{address}/information") or "")
+
+
+def present(names: Iterable[str]) -> list[str]:
+    """Those of the device nodes that are there, by their paths."""
+    return [str(_DEV / name) for name in names if (_DEV / name).exists()]
+
+
+class Containers:
+    """The needs of containers, and what the tool has said of GPUs since the agent was started."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
+        #: The device and the version of the kernel's driver when the tool was asked, by name.
+        self._said: dict[str, tuple[str, str | None]] = {}
+        self._asking = threading.Lock()
+        self._is_told = False
+
+    def of_card(self, address: str, found: base.ContainerEdits) -> base.ContainerEdits:
+        """The needs of a whole GPU that NVIDIA's driver has; ``found`` is what the kernel says."""
+        shown = information(address)
+        minor, uuid = shown.get("Device Minor", ""), shown.get("GPU UUID", "")
+        nodes = present([f"nvidia{minor}"]) if _MINOR.fullmatch(minor) else []
+        return self.with_libraries(uuid, nodes, found)
+
+    def with_libraries(
+        self, name: str, nodes: Collection[str], found: base.ContainerEdits
+    ) -> base.ContainerEdits:
+        """The needs of what is named so and is used by these nodes, which are its own."""
+        if not nodes:
+            return found
+        own = {*nodes, *found.device_nodes}
+        wanted = kept_cdi.Wanted(hardware=_HARDWARE, needed=nodes, own=own, name=name)
+        device = kept_cdi.fitting(self._conf, KIND, wanted) or self._asked(wanted)
+        return replace(
+            found,
+            device_nodes=tuple(sorted({*own, *present(_BESIDE)})),
+            cdi_devices=(device,) if device is not None else (),
+        )
+
+    def _asked(self, wanted: kept_cdi.Wanted) -> str | None:
+        """The device that the tool describes; None if it cannot be asked.
+
+        :raises BlockingIOError: a tool that was started before has not ended yet
+        """
+        version = sysfs.optional("/sys/module/nvidia/version")
+        with self._asking:
+            device, then = self._said.get(wanted.name, (None, None))
+            if device is not None and then == version and self._still_fits(device, wanted):
+                return device
+            try:
+                device = kept_cdi.say(self._conf, self._ask(wanted.name), wanted)
+            except BlockingIOError:
+                raise
+            except (OSError, TypeError, ValueError) as exc:
+                self._tell(exc)
+                return None
+            self._said[wanted.name] = device, version
+            return device
+
+    def _still_fits(self, device: str, wanted: kept_cdi.Wanted) -> bool:
+        return kept_cdi.fitting(self._conf, device.partition("=")[0], wanted) == device
+
+    def _ask(self, name: str) -> str:
+        path = pathlib.Path(self._conf.state_path, "cards", "cdi.lock")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        lines = privileged.nvidia_cdi(name, _PATIENCE, str(path)).splitlines(keepends=True)
+        return "".join(line for line in lines if not _LOG_LINE.match(line))
+
+    def _tell(self, why: Exception) -> None:
+        level = logging.DEBUG if self._is_told else logging.WARNING
+        self._is_told = True
+        LOG.log(level, "Containers get the device nodes of GPUs alone: %s. %s", why, _HOW)
+
+
+def is_whole(handle: base.HeldHandle) -> bool:
+    """True if the handle is a GPU that NVIDIA's driver of this host has, and no part of one."""
+    if handle.attach_type != "PCI" or "asked_type" in handle.attach_info:
+        return False
+    address = pci.join(handle.attach_info)
+    return sysfs.link(f"/sys/bus/pci/devices/{address}/driver") == "nvidia"
