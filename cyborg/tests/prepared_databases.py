@@ -116,9 +116,17 @@ _compiled = _Compiled(5_000)
 
 def _configure(conf: cfg.ConfigOpts, url: str) -> None:
     conf.set_override("connection", url, group="database")
-    db.configure(conf)
+    configure(conf)
+
+
+def configure(conf: cfg.ConfigOpts) -> None:
+    """As :func:`.db.configure`, with what this process has compiled."""
+    _of_product(conf)
     for engine in db.engines():
         share_compiled(engine)
+
+
+_of_product = db.configure
 
 
 def share_compiled(engine: sa.Engine) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -30,61 +32,46 @@ def _change(model: type[models.Base], **values: object) -> None:
 @pytest.fixture
 def arq(database: sa.Engine, ctx: context.RequestContext, conf: cfg.ConfigOpts) -> str:
     """The uuid of a Bound ARQ."""
-    hosts.apply(hosts.device("a", hosts.deployable(boots.NAME, range(1))))
+    hosts.apply(hosts.card("a", range(1)))
     (uuid,) = boots.arqs(ctx)
     boots.bind(ctx, [uuid], models.new_uuid())
     engine.drain(conf)
     return uuid
 
 
-def test_a_bound_arq_is_sound(arq: str) -> None:
-    assert consistency.violations() == []
+OTHER = models.new_uuid()
+UNFIT = "but its fields or its attach handle do not fit that."
 
 
 @pytest.mark.parametrize(
-    ("state", "field"),
+    ("changes", "sentence"),
     [
-        (models.BOUND, "attach_handle_id"),
-        (models.BOUND, "consumer_uuid"),
-        (models.BIND_FAILED, "hostname"),
+        ({}, None),
+        ({"attach_handle_id": None}, f"is Bound, {UNFIT}"),
+        ({"consumer_uuid": None}, f"is Bound, {UNFIT}"),
+        (
+            {"state": models.BIND_FAILED, "attach_handle_id": None, "hostname": None},
+            f"is BindFailed, {UNFIT}",
+        ),
+        ({"state": models.BIND_FAILED}, f"is BindFailed, {UNFIT}"),
+        ({"state": models.INITIAL}, f"is Initial, {UNFIT}"),
+        ({"device_rp_uuid": OTHER}, f"asked for provider {OTHER} and has a handle of {boots.RP}."),
+        (
+            {"state": models.BIND_STARTED},
+            "is BindStarted, and there is no work that would end that.",
+        ),
     ],
+    ids=str,
 )
-def test_a_binding_that_lacks_a_field_is_seen(arq: str, state: str, field: str) -> None:
+def test_an_arq_that_is_not_what_its_state_says_is_seen(
+    arq: str, changes: dict[str, Any], sentence: str | None
+) -> None:
     with db.writer() as session:
         db.delete(session, models.Work)
-        values = {"state": state, "attach_handle_id": None, field: None}
-        if (state, field) == (models.BOUND, "consumer_uuid"):
-            del values["attach_handle_id"]
-        db.update(session, models.Arq, **values)
-    assert [each.sentence for each in consistency.violations()] == [
-        f"ARQ {arq} is {state}, but its fields or its attach handle do not fit that."
-    ]
-
-
-def test_an_arq_that_holds_a_handle_it_has_no_right_to_is_seen(arq: str) -> None:
-    _change(models.Arq, state=models.INITIAL)
-    assert len(consistency.violations()) == 1
-
-
-def test_a_handle_of_another_provider_is_seen(arq: str) -> None:
-    other = models.new_uuid()
-    _change(models.Arq, device_rp_uuid=other)
-    assert [each.sentence for each in consistency.violations()] == [
-        f"ARQ {arq} asked for provider {other} and has a handle of {boots.RP}."
-    ]
-
-
-def test_a_state_that_nobody_will_end_is_seen(arq: str) -> None:
-    _change(models.Arq, state=models.BIND_STARTED)
-    assert [each.sentence for each in consistency.violations()] == [
-        f"ARQ {arq} is BindStarted, and there is no work that would end that."
-    ]
-
-
-def test_a_failed_arq_that_holds_a_handle_is_seen(arq: str) -> None:
-    _change(models.Arq, state=models.BIND_FAILED)
-    (sentence,) = (each.sentence for each in consistency.violations())
-    assert sentence.startswith(f"ARQ {arq} is BindFailed, but its fields or its attach handle")
+        if changes:
+            db.update(session, models.Arq, **changes)
+    found = [each.sentence for each in consistency.violations()]
+    assert found == ([] if sentence is None else [f"ARQ {arq} {sentence}"])
 
 
 @pytest.mark.parametrize("field", ["left_arq", "left_ms", None])
@@ -143,11 +130,7 @@ def test_work_about_something_is_no_orphan(arq: str) -> None:
     _want(work.PROGRAM, deployable)
     _want(work.PLACEMENT, "host-1")
     _want(work.FUNCTION_POOL, pools.create_pool(pool_spec()).uuid)
-    assert consistency.orphans() == []
-
-
-def test_work_that_is_about_the_whole_cloud_is_no_orphan(arq: str) -> None:
-    """It waits for long where the message broker is down, or Nova lets nobody look."""
+    # These are about the whole cloud, and wait for long without a broker, or a Nova that answers.
     _want(work.INSTANCES, orphans.KEY)
     _want(notifications.KIND, notifications.KEY)
     assert consistency.orphans() == []
