@@ -21,9 +21,11 @@ class Api:
         self._application = app.load(conf)
 
     def ask(
-        self, method: str, path: str, body: Any = None, *, version: str = "latest"
+        self, method: str, path: str, body: Any = None, *, version: str = "latest", **more: str
     ) -> webob.Response:
-        headers = {"OpenStack-API-Version": f"accelerator {version}"}
+        """The answer; ``more`` are headers, by their names in lower case."""
+        headers = {name.replace("_", "-"): value for name, value in more.items()}
+        headers["OpenStack-API-Version"] = f"accelerator {version}"
         request = webob.Request.blank(
             "/accelerator" + path, method=method, headers=headers, base_url="https://cloud.example"
         )
@@ -32,8 +34,8 @@ class Api:
             request.content_type, request.body = "application/json", json.dumps(body).encode()
         return request.get_response(self._application)
 
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self.ask(method, path, body)
+    def call(self, method: str, path: str, body: Any = None, *, version: str = "latest") -> Any:
+        answer = self.ask(method, path, body, version=version)
         assert answer.status_int < 300, answer.text
         return answer.json if answer.body else None
 

@@ -11,13 +11,13 @@ import pytest
 import webob
 from oslo_config import cfg
 
-from cyborg.api import app
 from cyborg.arqs import service
 from cyborg.db import models
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.mounted_api import Api
 
-pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+pytestmark = pytest.mark.usefixtures("database")
 
 #: Answers a query, of Nova or somebody else.
 Ask = Callable[..., webob.Response]
@@ -61,12 +61,11 @@ def ask(conf: cfg.ConfigOpts) -> Ask:
     conf.set_override("auth_strategy", "noauth", group="api")
     # One request may wait.
     conf.set_override("threads", 2, group="api")
-    application = app.load(conf)
+    api = Api(conf)
 
     def ask(query: str, *, service: str = "service") -> webob.Response:
-        who = {"X-Roles": "admin,reader", "X-Project-Id": "admin", "X-Service-Roles": service}
-        request = webob.Request.blank(f"/v2/accelerator_requests?{query}", headers=who)
-        return request.get_response(application)
+        who = {"x_roles": "admin,reader", "x_project_id": "admin", "x_service_roles": service}
+        return api.ask("GET", f"/v2/accelerator_requests?{query}", version="2.0", **who)
 
     return ask
 
@@ -86,6 +85,7 @@ def states(arqs: list[dict[str, Any]]) -> list[str]:
     return [arq["state"] for arq in arqs]
 
 
+@pytest.mark.every_database
 def test_it_answers_what_is_bound_meanwhile(
     conf: cfg.ConfigOpts, clock: Clock, get: Get, instance: str
 ) -> None:
@@ -132,22 +132,16 @@ def test_what_fails_is_not_shown_as_decided(
         assert set(states(arqs)) == {models.BOUND, models.BIND_FAILED}
 
 
-def test_nobody_waits_but_services(clock: Clock, get: Get, instance: str) -> None:
-    assert states(get(f"instance={instance}", service="")) == [models.BIND_STARTED] * 2
-    assert clock.now == 0
-
-
-def test_nobody_waits_for_what_is_another_instances(clock: Clock, get: Get, instance: str) -> None:
-    assert get(f"instance={models.new_uuid()}") == []
-    assert states(get("")) == [models.BIND_STARTED] * 2
-    assert clock.now == 0
-
-
-def test_nobody_waits_where_the_operator_has_said_so(
-    conf: cfg.ConfigOpts, clock: Clock, get: Get, instance: str
+@pytest.mark.parametrize("who", ["no service", "all", "option"])
+def test_nobody_else_waits(
+    conf: cfg.ConfigOpts, clock: Clock, get: Get, instance: str, who: str
 ) -> None:
-    conf.set_override("bind_wait", 0, group="api")
-    assert states(get(f"instance={instance}")) == [models.BIND_STARTED] * 2
+    if who == "option":
+        conf.set_override("bind_wait", 0, group="api")
+    query = "" if who == "all" else f"instance={instance}"
+    found = get(query, service="" if who == "no service" else "service")
+    assert states(found) == [models.BIND_STARTED] * 2
+    assert get(f"instance={models.new_uuid()}") == []
     assert clock.now == 0
 
 

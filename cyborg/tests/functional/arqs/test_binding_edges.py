@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 
@@ -20,6 +21,7 @@ from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.states import arq_states
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.at_once import at_once
 from cyborg.tests.counted_statements import SqlCounter
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
@@ -45,14 +47,7 @@ def test_the_last_two_handles_of_a_vanished_device_are_released_at_once(
                 meeting.wait(0.5)
 
     sa.event.listen(database, "after_cursor_execute", meet)
-    threads = [
-        threading.Thread(target=release.delete_instance_arqs, args=(ctx, instance))
-        for instance in instances
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[functools.partial(release.delete_instance_arqs, ctx, each) for each in instances])
     with db.reader() as session:
         assert list(session.scalars(sa.select(models.Deployable.name))) == ["host-1_b"]
         assert len(list(session.scalars(sa.select(models.Device.id)))) == 1
