@@ -30,45 +30,43 @@ def judged() -> tuple[models.Deployable, bool]:
     return row, bool(usable)
 
 
-@pytest.mark.parametrize(
-    ("status", "unhealthy", "missing"),
-    list(itertools.product([models.ENABLED, models.MAINTAINING], [None, "hot"], [True, False])),
-)
-def test_what_is_offered(status: str, unhealthy: str | None, *, missing: bool) -> None:
-    hosts.apply(hosts.card("a"))
+def change(model: type[models.Base], **values: object) -> None:
     with db.writer() as session:
-        always = sa.true()
-        db.update(session, models.Device, always, status=status, unhealthy=unhealthy)
-        db.update(session, models.Deployable, always, missing=missing)
-    row, usable = judged()
-    assert availability.is_usable(row) == usable
-    assert usable == (status == models.ENABLED and unhealthy is None and not missing)
+        db.update(session, model, sa.true(), **values)
+
+
+def test_what_is_offered() -> None:
+    hosts.apply(hosts.card("a"))
+    for status, unhealthy, missing in itertools.product(
+        [models.ENABLED, models.MAINTAINING], [None, "hot"], [True, False]
+    ):
+        change(models.Device, status=status, unhealthy=unhealthy)
+        change(models.Deployable, missing=missing)
+        row, usable = judged()
+        assert availability.is_usable(row) == usable
+        assert usable == (status == models.ENABLED and unhealthy is None and not missing)
 
 
 @pytest.mark.makes_up_rows
-@pytest.mark.parametrize("column", ["down", "drained", "removed"])
-def test_nothing_is_usable_of_a_host_that_gives_out_nothing(column: str) -> None:
+def test_nothing_is_usable_of_a_host_that_gives_out_nothing() -> None:
     hosts.apply(hosts.card("a"))
-    row, usable = judged()
-    assert (availability.is_usable(row), usable) == (True, True)
-    with db.writer() as session:
-        db.update(session, models.Host, sa.true(), **{column: True})
-    row, usable = judged()
-    assert (availability.is_usable(row), usable) == (False, False)
+    for column in ("down", "drained", "removed"):
+        for is_set in (False, True):
+            change(models.Host, **{column: is_set})
+            row, usable = judged()
+            assert (availability.is_usable(row), usable) == (not is_set, not is_set), column
+        change(models.Host, **{column: False})
 
 
-@pytest.mark.parametrize(
-    ("mode", "image", "function"),
-    list(itertools.product([None, *program_modes.ALL], [None, IMAGE], [None, "aes"])),
-)
-def test_what_runs_nothing(mode: str | None, image: str | None, function: str | None) -> None:
+def test_what_runs_nothing() -> None:
     hosts.apply(hosts.card("a"))
-    with db.writer() as session:
-        values = {"program_mode": mode, "bitstream_id": image, "function_id": function}
-        db.update(session, models.Deployable, sa.true(), **values)
-    with db.reader() as session:
-        query = sa.select(models.Deployable, availability.runs_nothing())
-        row, runs_nothing = session.execute(query).one()
-    assert availability.does_run_nothing(row) == bool(runs_nothing)
-    for_all = mode in program_modes.FOR_ALL_HANDLES
-    assert bool(runs_nothing) == (for_all and not image and not function)
+    for mode, image, function in itertools.product(
+        [None, *program_modes.ALL], [None, IMAGE], [None, "aes"]
+    ):
+        change(models.Deployable, program_mode=mode, bitstream_id=image, function_id=function)
+        with db.reader() as session:
+            query = sa.select(models.Deployable, availability.runs_nothing())
+            row, runs_nothing = session.execute(query).one()
+        assert availability.does_run_nothing(row) == bool(runs_nothing)
+        for_all = mode in program_modes.FOR_ALL_HANDLES
+        assert bool(runs_nothing) == (for_all and not image and not function)

@@ -88,7 +88,9 @@ def test_what_it_has_left_is_another_use_than_the_present_one(cloud: Cloud) -> N
     binding.request_changes(cloud.ctx, {arq: target}, [])
     while cloud.do_one(["bind"]):
         pass
+    left = handle_of(arq)
     has = bind_again(cloud, arq, target)
+    assert len({0, left, has}) == 3
 
     users = draining.drain("host-1", None, 10).users
     assert [(each.arq_uuid, each.state) for each in users] == [

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, rpc, work
+from cyborg import db, rpc
 from cyborg.agent import cleaning as agent_cleaning
 from cyborg.agent import discovery, host_steps, pass_counter
 from cyborg.audits import consistency
@@ -56,28 +56,36 @@ def card(reset_method: str, **more: object) -> dict[str, Any]:
     return {"cards": [{"card": CARD, "reset_method": reset_method, **bare, **more}]}
 
 
-@pytest.mark.parametrize(
-    ("methods", "policy", "cleans", "withheld"),
-    [
-        ("flr bus", "default = off", False, False),
-        ("flr bus", "default = on", True, False),
-        ("pm", "default = required", True, False),
-        ("bus", "default = required", True, False),
-        ("", "default = on", False, False),
-        ("", "default = required", True, True),
-        ("", "classes = CUSTOM_PCI:required", True, True),
-        ("flr", "default = on\nclasses = CUSTOM_PCI:off", False, False),
-        ("flr", "classes = CUSTOM_NIC:required", False, False),
-        ("", "drivers = pci_driver:required", True, True),
-        ("", "default = required\ndrivers = pci_driver:on", False, False),
-        ("flr", "drivers = intel_qat_driver:required", False, False),
-        ("flr", "classes = CUSTOM_PCI:off\ndrivers = pci_driver:required", False, False),
+#: By what the kernel can do: the policy, whether the card is cleaned then, and whether withheld.
+PERMITTED: dict[str, list[tuple[str, bool, bool]]] = {
+    "pm": [("default = required", True, False)],
+    "bus": [("default = required", True, False)],
+    "": [
+        ("default = on", False, False),
+        ("default = required", True, True),
+        ("classes = CUSTOM_PCI:required", True, True),
+        ("drivers = pci_driver:required", True, True),
+        ("default = required\ndrivers = pci_driver:on", False, False),
     ],
-)
-def test_what_the_policy_and_the_kernel_permit(simulate, methods, policy, cleans, withheld):
-    device = found(simulate(card(methods)), policy)
-    assert [each.cleans for each in device.deployables] == [cleans]
-    assert ("[cleaning] requires that it is reset" in (device.unhealthy or "")) is withheld
+    "flr bus": [
+        ("default = off", False, False),
+        ("default = on", True, False),
+        ("default = on\nclasses = CUSTOM_PCI:off", False, False),
+        ("classes = CUSTOM_NIC:required", False, False),
+        ("drivers = intel_qat_driver:required", False, False),
+        ("classes = CUSTOM_PCI:off\ndrivers = pci_driver:required", False, False),
+    ],
+}
+
+
+@pytest.mark.parametrize("methods", PERMITTED)
+def test_what_the_policy_and_the_kernel_permit(simulate, methods):
+    host = simulate(card(methods))
+    for policy, cleans, withheld in PERMITTED[methods]:
+        device = found(host, policy)
+        assert [each.cleans for each in device.deployables] == [cleans], policy
+        said = "[cleaning] requires that it is reset" in (device.unhealthy or "")
+        assert said is withheld, policy
 
 
 def test_a_reset_of_the_bus_must_not_reset_a_neighbour(simulate):
@@ -95,6 +103,8 @@ def test_a_reset_of_the_bus_must_not_reset_a_neighbour(simulate):
 def test_a_function_is_reset(simulate_live):
     host = simulate_live(card("flr bus"))
     address = host.card(CARD)
+    assert "0000:fe:00.0 is not on the bus" in host.call(clean, "0000:fe:00.0")
+    assert host.writes() == []
     assert host.call(clean, address) == ""
     ((path, text),) = host.writes()
     assert path.endswith(f"/{address}/reset")
@@ -193,21 +203,21 @@ def test_one_function_of_a_card_is_reset_at_a_time(
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("driver", "text"),
     [
-        ("nvme-inspur", ("inspur_nvme_ssd_driver", "")),
-        ("nvme-inspur", ("pci_driver", f"[pci]\ndevice_spec = {{{INSPUR}}}\n")),
-        ("nvme-inspur", ("nvme_driver", f'[nvme]\ndevice_spec = {{{INSPUR}, {KEEPS}}}\n')),
+        ("inspur_nvme_ssd_driver", ""),
+        ("pci_driver", f"[pci]\ndevice_spec = {{{INSPUR}}}\n"),
+        ("nvme_driver", f"[nvme]\ndevice_spec = {{{INSPUR}, {KEEPS}}}\n"),
     ],
 )
-@pytest.mark.parametrize("policy", ["on", "required"])
-def test_a_reset_makes_no_disk_clean(simulate, name, options, policy):
-    host = simulate({"cards": [{"card": name, "driver": "vfio-pci", "reset_method": "flr"}]})
-    driver, text = options
-    (only,) = host.call(passes.run, [driver], f"{text}[cleaning]\ndefault = {policy}\n")
-    (device,) = only.devices[driver]
-    withheld = "a reset does not erase the disks" in (device.unhealthy or "")
-    assert withheld is (policy == "required")
+def test_a_reset_makes_no_disk_clean(simulate, driver, text):
+    disk = {"card": "nvme-inspur", "driver": "vfio-pci", "reset_method": "flr"}
+    host = simulate({"cards": [disk]})
+    for policy in ("on", "required"):
+        (only,) = host.call(passes.run, [driver], f"{text}[cleaning]\ndefault = {policy}\n")
+        (device,) = only.devices[driver]
+        withheld = "a reset does not erase the disks" in (device.unhealthy or "")
+        assert withheld is (policy == "required")
 
 
 @pytest.mark.parametrize(("erases", "policy"), [(True, "required"), (False, "on")])
@@ -221,12 +231,6 @@ def test_a_disk_that_nothing_erases_is_not_offered_where_that_is_required(conf, 
     conf.set_override("default", "required", group="cleaning")
     said = agent_cleaning._noted(conf, {"nvmf_spdk_driver"}, device).unhealthy
     assert ("nothing erases" in (said or "")) is not erases
-
-
-def test_a_function_that_is_not_on_the_bus_is_not_reset(simulate_live):
-    host = simulate_live(card("flr"))
-    assert "0000:fe:00.0 is not on the bus" in host.call(clean, "0000:fe:00.0")
-    assert host.writes() == []
 
 
 def test_what_cannot_be_reset_is_not(simulate_live):
@@ -248,22 +252,28 @@ def noted(text: str) -> list[tuple[bool, bool]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("policy", "flags"),
-    [
+def test_what_is_required_is_cleaned_after_an_absence(simulate):
+    host = simulate(card("flr"))
+    for policy, flags in (
         ("default = off", (False, False)),
         ("default = on", (True, False)),
         ("default = required", (True, True)),
         ("classes = CUSTOM_PCI:on\ndefault = required", (True, False)),
-    ],
-)
-def test_what_is_required_is_cleaned_after_an_absence(simulate, policy, flags):
-    assert simulate(card("flr")).call(noted, wanted(policy)) == [flags]
+    ):
+        assert host.call(noted, wanted(policy)) == [flags], policy
 
 
-def kept(site: Site) -> list[dict[str, Any]]:
-    found = site.call("GET", "/history?kind=clean_failed", version="2.4")["history"]
-    return [{key: each[key] for key in ("reason", "ended_at", "actor")} for each in found]
+def kept(site: Site, kind: str = "clean_failed") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = site.call("GET", f"/history?kind={kind}", version="2.4")[
+        "history"
+    ]
+    return found
+
+
+def handles(site: Site, query: str = "") -> list[dict[str, Any]]:
+    path = f"/attach_handles{query}"
+    found: list[dict[str, Any]] = site.call("GET", path, version="2.4")["attach_handles"]
+    return found
 
 
 def free(site: Site) -> dict[str, float]:
@@ -290,96 +300,42 @@ def unclean(site: Site, ctx: context.RequestContext) -> str:
 
 
 def test_a_handle_that_is_not_clean_is_shown_and_given_to_nobody(site: Site, unclean: str) -> None:
-    (entry,) = kept(site)
-    assert "out of order" in entry["reason"]
-    assert entry["ended_at"] is None
+    (failed,) = kept(site)
+    assert "out of order" in failed["reason"]
+    assert failed["ended_at"] is None
     assert free(site)["clean_failed"] == 1
     (sentence,) = (each.sentence for each in consistency.withheld())
     assert unclean in sentence
-    site.obey()
-    until(lambda: kept(site)[0]["ended_at"])
-    assert free(site)["clean_failed"] == 0
-    assert consistency.withheld() == []
-    assert len(kept(site)) == 1
-
-
-def test_the_handle_says_that_it_is_not_clean(site: Site, unclean: str) -> None:
-    def handles(query: str = "") -> list[dict[str, Any]]:
-        path = f"/attach_handles{query}"
-        found: list[dict[str, Any]] = site.call("GET", path, version="2.4")["attach_handles"]
-        return found
-
-    (handle,) = handles("?state=clean_failed")
+    (handle,) = handles(site, "?state=clean_failed")
     assert "out of order" in handle["state_reason"]
     assert (handle["arq_uuid"], handle["instance_uuid"]) == (unclean, None)
+    assert kept(site, "cleaned") == []
     site.obey()
-    until(lambda: not handles("?state=clean_failed"))
-    assert {each["state"] for each in handles()} == {"free"}
-    assert handle["uuid"] in {each["uuid"] for each in handles()}
-
-
-def test_what_was_cleaned_is_in_the_history(site: Site, unclean: str) -> None:
-    def cleaned() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = site.call(
-            "GET", "/history?kind=cleaned", version="2.4"
-        )["history"]
-        return found
-
-    assert cleaned() == []
-    site.obey()
-    until(cleaned)
-    (entry,) = cleaned()
-    (failed,) = site.call("GET", "/history?kind=clean_failed", version="2.4")["history"]
+    until(lambda: kept(site, "cleaned"))
+    assert [each["ended_at"] is None for each in kept(site)] == [False]
+    assert free(site)["clean_failed"] == 0
+    assert consistency.withheld() == []
+    assert {each["state"] for each in handles(site)} == {"free"}
+    assert handle["uuid"] in {each["uuid"] for each in handles(site)}
+    (entry,) = kept(site, "cleaned")
     for name in ("arq_uuid", "device_uuid", "attach_handle_uuid", "resource_class"):
         assert entry[name] == failed[name], name
     assert entry["project_id"] is not None
 
 
-def test_an_administrator_gives_it_up(site: Site, unclean: str) -> None:
-    site.ask("POST", f"/accelerator_requests/{unclean}/release?force=true", version="2.4")
-    (entry,) = kept(site)
-    assert entry["ended_at"] is not None
-    assert entry["actor"].startswith("user ")
-
-
-def test_why_it_was_given_up_is_recorded(site: Site, unclean: str) -> None:
+def test_an_administrator_gives_it_up_and_says_why(site: Site, unclean: str) -> None:
     path = f"/accelerator_requests/{unclean}/release?force=true"
     reason = {"reason": "The card was reset by hand"}
     assert site.ask("POST", path, {"reason": ""}, version="2.4").status_code == 400
     site.call("POST", path, reason, version="2.4")
-    (entry,) = site.call("GET", "/history?kind=released", version="2.4")["history"]
+    (failed,) = kept(site)
+    assert failed["ended_at"] is not None
+    (entry,) = kept(site, "released")
     assert entry["reason"] == reason["reason"]
-    assert entry["actor"].startswith("user ")
     assert entry["arq_uuid"] == unclean
     assert None not in (entry["ended_at"], entry["device_uuid"], entry["attach_handle_uuid"])
-
-
-def test_an_unclean_handle_that_leaves_a_report_is_given_to_nobody(
-    site: Site, ctx: context.RequestContext, request: pytest.FixtureRequest
-) -> None:
-    site.conf.set_override("drivers", {"fake_driver": "required"}, group="cleaning")
-    for interval in ("discovery_interval", "report_interval"):
-        site.conf.set_override(interval, 1, group="agent")
-    arq = request.getfixturevalue("unclean")
-    held = site.held()
-    assert held.keys() == {arq}
-
-    def missing() -> set[str]:
-        with db.reader() as session:
-            handle = models.AttachHandle
-            return set(session.scalars(sa.select(handle.uuid).where(handle.missing.is_(True))))
-
-    site.conf.set_override("devices", 0, group="fake_driver")
-    until(lambda: missing() == {held[arq]})
-    (before,) = site.work(work.HOST_STEP)
-    site.hurry(lambda: all(row.attempts > before.attempts for row in site.work(work.HOST_STEP)))
-    assert site.held() == held
-
-    site.conf.set_override("devices", 1, group="fake_driver")
-    until(lambda: not missing())
-    assert site.held() == held
-    site.obey()
-    until(lambda: not site.held())
+    for each in (failed, entry):
+        assert each["actor"].startswith("user ")
 
 
 class HostOfOneCard:

@@ -147,7 +147,7 @@ def test_a_device_is_made_again_after_a_reboot(agent, ctx, conf):
 
 def test_what_others_made_of_a_parent_is_not_ours_to_give(agent, ctx, conf):
     vfs = [path.readlink().name for path in _virtfns(agent)]
-    bind(agent, ctx, conf, 1)
+    instance = bind(agent, ctx, conf, 1)
     agent.host.call(act, "create_mdev", vfs[1], TYPE, OTHERS)
 
     agent.report()
@@ -156,15 +156,12 @@ def test_what_others_made_of_a_parent_is_not_ours_to_give(agent, ctx, conf):
     agent.host.call(act, "remove_mdev", OTHERS)
     agent.report()
     assert set(_accelerators().values()) == {1}
-
-
-def test_a_new_parent_has_no_more_than_others_left_of_it(agent):
-    vfs = [path.readlink().name for path in _virtfns(agent)]
+    # Of a new parent there is no more than others left.
+    release.delete_instance_arqs(ctx, instance)
+    engine.drain(conf)
     hosts.apply()
     agent.host.call(act, "create_mdev", vfs[0], TYPE, OTHERS)
-
     agent.report()
-
     assert _accelerators() == {f"host-1_{vfs[0]}": 0, f"host-1_{vfs[1]}": 1}
 
 
@@ -180,7 +177,7 @@ def _accelerators() -> dict[str, int]:
 def test_a_request_that_its_host_has_no_room_for_fails_with_the_kernels_words(agent, ctx, conf):
     vf = (agent.host.device(agent.host.card("a100")) / "virtfn0").readlink().name
     # Somebody else was quicker than the report that would have said so.
-    agent.host.call(act, "create_mdev", vf, TYPE, "11111111-2222-3333-4444-555555555555")
+    agent.host.call(act, "create_mdev", vf, TYPE, OTHERS)
 
     bind(agent, ctx, conf, 1)
 

@@ -20,7 +20,7 @@ from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, messages
 from cyborg.tests.contract.driver import Host
 
-pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+pytestmark = pytest.mark.usefixtures("database")
 
 PATIENCE = 60
 RP = provider_uuid("host-1_FakeDevice")
@@ -80,34 +80,27 @@ def instance(agent: Agent, ctx: context.RequestContext, conf: cfg.ConfigOpts) ->
     return uuid
 
 
+@pytest.mark.every_database
+@pytest.mark.parametrize("handles", [None, 20], ids=["as before", "more"])
 def test_a_bound_handle_is_prepared_again_after_a_reboot(
-    agent: Agent, instance: str, ctx: context.RequestContext, conf: cfg.ConfigOpts
+    agent: Agent,
+    instance: str,
+    ctx: context.RequestContext,
+    conf: cfg.ConfigOpts,
+    handles: int | None,
 ) -> None:
+    if handles is not None:
+        # Nothing is done for what is ready.
+        agent.report()
+        assert not [done for done in engine.drain(conf) if done.startswith(work.HOST_STEP)]
+        conf.set_override("handles_per_device", handles, group="fake_driver")
     agent.reboot()
-    # The same words as before the bind: they must not pass for news of that time.
+    # Without more handles, the same words as before the bind: they are news all the same.
     agent.report()
     engine.drain(conf)
     assert agent.prepared() == boots.handles(ctx)
     assert set(boots.states(ctx).values()) == {models.BOUND}
-
-
-def test_handles_that_are_new_do_not_hinder_it(
-    agent: Agent, instance: str, ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
-    """A card may have room for more parts than before."""
-    conf.set_override("handles_per_device", 20, group="fake_driver")
-    agent.reboot()
-    agent.report()
-    engine.drain(conf)
-    assert agent.prepared() == boots.handles(ctx)
-    assert [row.num_accelerators for row in hosts.deployables()] == [20]
-
-
-def test_nothing_is_done_for_a_handle_that_is_ready(
-    agent: Agent, instance: str, conf: cfg.ConfigOpts
-) -> None:
-    agent.report()
-    assert not [done for done in engine.drain(conf) if done.startswith(work.HOST_STEP)]
+    assert handles in {None, *(row.num_accelerators for row in hosts.deployables())}
 
 
 def test_a_guest_keeps_its_handle_while_the_host_cannot_prepare_it(

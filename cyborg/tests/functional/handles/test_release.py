@@ -59,7 +59,7 @@ def _all_handles_can_be_given(ctx: context.RequestContext, conf: cfg.ConfigOpts)
 def test_without_a_host_step(
     ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink, way: str, moment: str
 ) -> None:
-    hosts.apply(hosts.device("a", hosts.deployable(boots.NAME, range(HANDLES))))
+    hosts.apply(hosts.card("a", range(HANDLES), program_mode="dynamic"))
     arqs = boots.arqs(ctx, HANDLES + (moment == "half bound"))
     instance = models.new_uuid()
     boots.bind(ctx, arqs, instance)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-import sqlalchemy as sa
 
-from cyborg import db, work
+from cyborg import work
 from cyborg.db import models
 from cyborg.tests.compute import Compute, NovaError
 from cyborg.tests.novasink import NovaSink
@@ -86,24 +85,6 @@ def test_a_guest_never_meets_what_is_cleaned_after_its_predecessor(
     assert next_one["attach_handle_uuid"] == old["attach_handle_uuid"]
 
 
-def test_a_handle_is_given_to_nobody_who_does_not_ask_placement_either(
-    site: Site, compute: Compute, sink: NovaSink, profile: str, instance: str
-) -> None:
-    mapping = compute.schedule(profile, instance)
-    (old,) = compute.wait(instance, compute.request(profile, instance, mapping))
-    site.hang("clean")
-    compute.delete(instance)
-    compute.boot(profile, instance)
-
-    other = models.new_uuid()
-    uuids = compute.request(profile, other, mapping)
-
-    (failed,) = compute.give_up(other, uuids)
-    assert (failed["state"], failed["attach_handle_info"]) == (models.BIND_FAILED, {})
-    assert sink.events[failed["uuid"]] == "failed"
-    assert old["uuid"] in site.held()
-
-
 # With the short time-out the conductor asks for the cleaning while the other step still hangs.
 @pytest.mark.every_database
 @pytest.mark.parametrize(("timeout", "attempts"), [(60, 1), (1, 3)])
@@ -142,54 +123,6 @@ def test_deletion_while_a_handle_is_prepared(
     steps = [text.removesuffix(of_old) for text in caplog.messages if text.endswith(of_old)]
     # A step whose end nobody waited for may be asked for once more.
     assert [step for step, _ in itertools.groupby(steps)] == ["Fake prepare of ", "Fake clean of "]
-
-
-def test_an_arq_is_bound_again_to_another_handle_while_its_last_one_is_cleaned(
-    site: Site, compute: Compute, profile: str, instance: str
-) -> None:
-    (bound,) = compute.boot(profile, instance)
-    uuid = bound["uuid"]
-    fields = ("hostname", "device_rp_uuid", "instance_uuid")
-    bind = {uuid: [{"path": f"/{f}", "op": "add", "value": bound[f]} for f in fields]}
-    unbind = {uuid: [{"path": f"/{f}", "op": "remove"} for f in fields]}
-    site.hang("clean")
-    site.call("PATCH", "/accelerator_requests", unbind)
-
-    assert site.call("GET", f"/accelerator_requests/{uuid}")["state"] == models.UNBOUND
-    tried(site, uuid, 1)
-    dirty = site.held()[uuid]
-    with pytest.raises(NovaError, match="returned no accelerator requests"):
-        compute.client.get_arqs_for_instance(instance)
-    site.call("PATCH", "/accelerator_requests", bind)
-    query = sa.select(models.AttachHandle.uuid).join(models.Arq).where(models.Arq.uuid == uuid)
-
-    def taken() -> str | None:
-        with db.reader() as session:
-            return session.scalar(query)
-
-    assert until(taken) != dirty
-    site.obey()
-    until(lambda: site.call("GET", f"/accelerator_requests/{uuid}")["state"] == models.BOUND)
-    assert_at_rest(site, {uuid})
-
-
-def test_a_handle_that_cannot_be_cleaned_is_never_offered(
-    site: Site, compute: Compute, profile: str, instance: str
-) -> None:
-    (old,) = compute.boot(profile, instance)
-    site.fail("clean")
-    compute.delete(instance)
-
-    assert "out of order" in tried(site, old["uuid"], 3)
-
-    assert site.offered() == ONE_HELD
-    (other,) = compute.boot(profile, instance)
-    assert other["attach_handle_uuid"] != old["attach_handle_uuid"]
-    assert compute.schedule(profile, models.new_uuid()) is None
-
-    site.obey()
-    assert_at_rest(site, {other["uuid"]})
-    assert compute.schedule(profile, models.new_uuid()) is not None
 
 
 def test_a_handle_that_could_not_be_prepared_is_cleaned_before_it_is_free(
