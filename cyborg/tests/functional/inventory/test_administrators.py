@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from typing import Any
 
@@ -16,13 +15,12 @@ from cyborg.db import models
 from cyborg.hosts import flags
 from cyborg.inventory import attributes
 from cyborg.tests import hosts
-
-pytestmark = pytest.mark.every_database
+from cyborg.tests.at_once import at_once
 
 
 @pytest.fixture(autouse=True)
 def device(database: sa.Engine) -> str:
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    hosts.apply(hosts.card("a"))
     with db.writer() as session:
         db.delete(session, models.Work)
         return session.scalars(sa.select(models.Device.uuid)).one()
@@ -43,27 +41,23 @@ def _wanted() -> list[tuple[str, str]]:
         return [(row.kind, row.key) for row in session.scalars(sa.select(models.Work))]
 
 
+@pytest.mark.every_database
 def test_a_status_is_saved_with_the_wish_to_tell_placement(device: str) -> None:
     for status in (models.MAINTAINING, models.MAINTAINING, models.ENABLED):
         change = flags.enable_device if status == models.ENABLED else flags.disable_device
         change(device)
         with db.reader() as session:
             assert session.scalars(sa.select(models.Device.status)).one() == status
+    with pytest.raises(errors.NotFound):
+        flags.disable_device(models.new_uuid())
     assert _wanted() == [(work.PLACEMENT, "host-1")]
 
 
-def test_an_unknown_device_is_not_found() -> None:
-    with pytest.raises(errors.NotFound):
-        flags.disable_device(models.new_uuid())
-    assert _wanted() == []
-
-
+@pytest.mark.every_database
 def test_an_attribute_is_made_once_however_many_ask_at_once() -> None:
     deployable, outcomes = _deployable_id(), Counter[str]()
-    ready = threading.Barrier(6)
 
     def create() -> None:
-        ready.wait()
         try:
             _make_attribute(deployable_id=deployable, key="site", value="x")
         except errors.Conflict:
@@ -71,15 +65,12 @@ def test_an_attribute_is_made_once_however_many_ask_at_once() -> None:
         else:
             outcomes["created"] += 1
 
-    threads = [threading.Thread(target=create) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(*[create] * 6)
     assert outcomes == {"created": 1, "conflict": 5}
     assert [a.value for a in attributes.list_attributes(key="site")] == ["x"]
 
 
+@pytest.mark.every_database
 def test_attributes_are_listed_by_deployable_and_key() -> None:
     deployable = _deployable_id()
     made = _make_attribute(deployable_id=deployable, key="traits9", value="CUSTOM_SITE")
@@ -90,16 +81,14 @@ def test_attributes_are_listed_by_deployable_and_key() -> None:
     assert _wanted() == [(work.PLACEMENT, "host-1")]
 
 
-@pytest.mark.parametrize("value", ["FPGA", "custom_x", "CUSTOM_", "CUSTOM_a-b"])
-def test_an_illegal_trait_is_refused(value: str) -> None:
-    with pytest.raises(errors.Invalid, match="value"):
-        _make_attribute(deployable_id=_deployable_id(), key="trait_x", value=value)
-    assert len(attributes.list_attributes()) == 2
-
-
-def test_an_unknown_deployable_is_refused() -> None:
+def test_what_is_no_trait_and_no_deployable_is_refused() -> None:
+    deployable = _deployable_id()
+    for value in ("FPGA", "custom_x", "CUSTOM_", "CUSTOM_a-b"):
+        with pytest.raises(errors.Invalid, match="value"):
+            _make_attribute(deployable_id=deployable, key="trait_x", value=value)
     with pytest.raises(errors.Invalid, match="deployable_id"):
-        _make_attribute(deployable_id=_deployable_id() + 1, key="a", value="b")
+        _make_attribute(deployable_id=deployable + 1, key="a", value="b")
+    assert len(attributes.list_attributes()) == 2
 
 
 def test_only_an_administrators_attribute_can_be_deleted() -> None:

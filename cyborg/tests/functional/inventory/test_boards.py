@@ -61,6 +61,16 @@ def test_the_functions_of_a_board_are_one_device(simulate):
     assert "pci_address" not in part.attributes
     assert board.unhealthy is None
 
+    # With a function of another driver it is not offered.
+    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver", "pci_driver"], SPEC)
+
+    gpus = sorted([*named["h100"], *named["alone"]])
+    theirs = only.devices["nvidia_gpu_driver"]
+    assert sorted(pci.join(each.control_path.cpid_info) for each in theirs) == gpus
+    assert len(only.devices["pci_driver"]) == 2  # the network cards, and none of the NVSwitches
+    said = f"board hgx-0 is not offered: {gpus[0]} is another driver's"
+    assert said in only.errors["pci_driver"]
+
 
 def test_a_board_with_a_function_that_the_host_uses_is_not_offered(simulate):
     text = '[pci]\ndevice_spec = {"vendor_id": "10de", "board": "b"}\n'
@@ -70,20 +80,6 @@ def test_a_board_with_a_function_that_the_host_uses_is_not_offered(simulate):
     (only,) = simulated.call(passes.run, ["pci_driver"], text)
 
     assert only.devices["pci_driver"] == ()
-
-
-def test_a_board_with_a_function_of_another_driver_is_not_offered(simulate):
-    simulated = simulate("hgx")
-    gpus = sorted([*simulated.layout.named["h100"], *simulated.layout.named["alone"]])
-
-    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver", "pci_driver"], SPEC)
-
-    assert sorted(
-        pci.join(device.control_path.cpid_info) for device in only.devices["nvidia_gpu_driver"]
-    ) == gpus
-    assert len(only.devices["pci_driver"]) == 2  # the network cards, and none of the NVSwitches
-    said = f"board hgx-0 is not offered: {gpus[0]} is another driver's"
-    assert said in only.errors["pci_driver"]
 
 
 @pytest.mark.parametrize("card", ["h100", "nvswitch"], ids=["the first", "another"])
@@ -104,20 +100,6 @@ def test_a_board_that_has_lost_a_function_is_unhealthy_also_after_a_restart(
     assert lost not in addresses(after)
 
 
-def test_a_board_with_a_function_that_cannot_be_read_stays_as_it_was(simulate, tmp_path):
-    simulated = simulate("hgx")
-    text = f"[DEFAULT]\nstate_path = {tmp_path}\n{SPEC}"
-    board = board_of(simulated.call(agent, text))
-    broken = simulated.card("alone")
-    simulated.files.put(f"{simulated.path(broken)}/numa_node", "nonsense")
-
-    (only,) = simulated.call(passes.run, ["pci_driver"], text)
-
-    # The conductor keeps devices with a function that is not read.
-    assert only.unread.intersection(addresses(board)) >= {broken}
-    assert len(only.devices["pci_driver"]) == 2  # the network cards
-
-
 @pytest.mark.parametrize("broken", ["alone", "h100"], ids=["another", "the first"])
 def test_a_board_that_was_never_seen_whole_is_not_taken_for_a_smaller_one(
     simulate, tmp_path, broken
@@ -135,6 +117,11 @@ def test_a_board_that_was_never_seen_whole_is_not_taken_for_a_smaller_one(
     assert len(only.devices["pci_driver"]) == 2  # the network cards
     assert f"{simulated.card(broken)}, which is or may be of its board" in only.errors["pci_driver"]
     assert board.deployables[0].attributes["board_functions"] == len(addresses(board))
+    # Later it is not offered either, and the conductor keeps devices with what is not read.
+    simulated.files.put(place, "nonsense")
+    (only,) = simulated.call(passes.run, ["pci_driver"], text)
+    assert simulated.card(broken) in only.unread.intersection(addresses(board))
+    assert len(only.devices["pci_driver"]) == 2
 
 
 def reads_of_the_list(text: str) -> tuple[int, int]:
@@ -176,29 +163,23 @@ def test_a_narrow_link_of_any_function_makes_the_board_unhealthy(simulate):
     assert said == f"The link of PCI function {last} has 4 lanes of 16"
 
 
-@pytest.mark.parametrize(
-    ("methods", "policy", "cleans", "withheld"),
-    [
+def test_a_board_is_cleaned_if_each_of_its_functions_can_be(simulate):
+    simulated = simulate("hgx")
+    one = simulated.card("alone")
+    for methods, policy, cleans, withheld in (
         ("flr", "required", True, False),
         # One function that cannot be reset keeps what the guest of the whole board has left.
         ("\n", "required", True, True),
         ("\n", "on", False, False),
-    ],
-)
-def test_a_board_is_cleaned_if_each_of_its_functions_can_be(
-    simulate, methods, policy, cleans, withheld
-):
-    simulated = simulate("hgx")
-    one = simulated.card("alone")
-    simulated.files.put(f"{simulated.path(one)}/reset_method", methods)
+    ):
+        simulated.files.put(f"{simulated.path(one)}/reset_method", methods)
+        text = f"{SPEC}[cleaning]\ndefault = {policy}\n"
+        (only,) = simulated.call(passes.run, ["pci_driver"], text)
 
-    text = f"{SPEC}[cleaning]\ndefault = {policy}\n"
-    (only,) = simulated.call(passes.run, ["pci_driver"], text)
-
-    board = board_of(only.devices["pci_driver"])
-    assert board.deployables[0].cleans is cleans
-    said = f"the kernel has no way to reset PCI function {one}"
-    assert (said in (board.unhealthy or "")) is withheld
+        board = board_of(only.devices["pci_driver"])
+        assert board.deployables[0].cleans is cleans
+        said = f"the kernel has no way to reset PCI function {one}"
+        assert (said in (board.unhealthy or "")) is withheld
 
 
 def test_placement_gives_a_board_out_as_a_whole_only(site: Site) -> None:

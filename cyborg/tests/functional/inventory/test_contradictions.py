@@ -58,43 +58,33 @@ def assert_untouched(card: Card) -> None:
     assert AES in card.traits()
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        {f"trait:{ZIP}": "required"},
-        {"accel:bitstream_id": "zip"},
-        {"accel:function_name": "Zip"},
-    ],
-)
-def test_a_profile_whose_keys_contradict_each_other(aes: Card, other: dict[str, str]) -> None:
-    """The function is that of another trait, image or name than the group asks for as well."""
+def test_a_profile_or_a_pool_that_contradicts_itself(aes: Card) -> None:
+    """The function is that of another trait, image or name than is asked for as well."""
     aes.image("aes", accel_function_name="Aes")
-    if "accel:bitstream_id" in other:
-        other = {"accel:bitstream_id": aes.image("zip")}
-
-    text = said(profile(aes, {}, {"accel:function_id": "aes"} | other))
-
-    assert "groups[1] can never be bound" in text
-
-
-def test_a_profile_whose_image_does_not_give_the_trait(aes: Card) -> None:
     image = aes.image("zip")
+    asks_for_zip = {f"trait:{ZIP}": "required"}
+    for other in (asks_for_zip, {"accel:bitstream_id": image}, {"accel:function_name": "Zip"}):
+        text = said(profile(aes, {}, {"accel:function_id": "aes"} | other))
+        assert "groups[1] can never be bound" in text
 
     text = said(profile(aes, {"accel:bitstream_id": image, f"trait:{AES}": "required"}))
-
     assert f"image {image}, whose function is zip" in text
-    fits = profile(aes, {"accel:bitstream_id": image, f"trait:{ZIP}": "required"})
+    fits = profile(aes, {"accel:bitstream_id": image} | asks_for_zip)
     assert fits.status_code == 201, fits.text
 
-
-def test_a_profile_cannot_be_replaced_by_one_that_contradicts_itself(aes: Card) -> None:
-    uuid = profile(aes, {}).json()["uuid"]
-    groups = [{"resources:FPGA": "1", "accel:function_id": "aes", f"trait:{ZIP}": "required"}]
-
+    # Nor can one be replaced by such a one.
+    groups = [{"resources:FPGA": "1", "accel:function_id": "aes"} | asks_for_zip]
     body = {"name": "dp", "groups": groups, "description": None, "visibility": "public"}
-    answer = aes.site.ask("PUT", f"/device_profiles/{uuid}", body | {"projects": []}, "2.4")
-
+    path = f"/device_profiles/{fits.json()['uuid']}"
+    answer = aes.site.ask("PUT", path, body | {"projects": []}, "2.4")
     assert "can never be bound" in said(answer)
+
+    pool = {"name": "pool", "function_id": "aes", "free": 1, "max_devices": 1}
+    wrongs: tuple[dict[str, Any], ...] = ({"image_uuid": image}, {"traits": [ZIP]})
+    for wrong in wrongs:
+        answer = aes.site.ask("POST", "/function_pools", pool | wrong, "2.4")
+        assert "The function pool can never be filled" in said(answer)
+    assert aes.site.call("GET", "/function_pools", version="2.4")["function_pools"] == []
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -132,18 +122,6 @@ def test_two_programs_for_one_deployable(aes: Card, other: dict[str, str]) -> No
     assert patch(aes, same).status_code == 202
     for arq in same:
         aes.bound(arq)
-
-
-@pytest.mark.parametrize("wrong", [{"image_uuid": "zip"}, {"traits": [ZIP]}])
-def test_a_function_pool(aes: Card, wrong: dict[str, Any]) -> None:
-    if "image_uuid" in wrong:
-        wrong = {"image_uuid": aes.image("zip")}
-    pool = {"name": "pool", "function_id": "aes", "free": 1, "max_devices": 1}
-
-    answer = aes.site.ask("POST", "/function_pools", pool | wrong, "2.4")
-
-    assert "The function pool can never be filled" in said(answer)
-    assert aes.site.call("GET", "/function_pools", version="2.4")["function_pools"] == []
 
 
 def test_a_glance_that_does_not_answer_refuses_nothing(

@@ -125,10 +125,12 @@ def test_a_device_keeps_why_it_is_disabled() -> None:
     for given, kept in [("It rattles", "It rattles"), (None, "It rattles"), ("It hums", "It hums")]:
         flags.disable_device(uuid, given)
         assert reason() == kept
+        assert history.list_entries(None, paging.ALL, kind=history.DISABLED)[-1].ended_ms is None
     flags.enable_device(uuid)
     assert reason() is None
     found = history.list_entries(None, paging.ALL, kind=history.DISABLED)
     assert [each.private_reason for each in found] == ["It rattles", "It hums"]
+    assert all(each.ended_ms is not None for each in found)
 
 
 TOLD = {

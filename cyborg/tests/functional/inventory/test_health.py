@@ -8,10 +8,9 @@ import logging
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 
 from cyborg import db, work
-from cyborg.arqs import binding, service
+from cyborg.arqs import binding
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
@@ -19,7 +18,7 @@ from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 
-pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+pytestmark = pytest.mark.usefixtures("database")
 
 HOT = "temperature is 105 degrees"
 
@@ -39,6 +38,7 @@ def _wanted() -> list[tuple[str, str]]:
         return found
 
 
+@pytest.mark.every_database
 def test_health_alone_is_a_change(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     hosts.apply(hosts.card("a"), hosts.card("b"))
@@ -58,11 +58,6 @@ def test_health_alone_is_a_change(caplog: pytest.LogCaptureFixture) -> None:
         "Device PCI a of host host-1 is unhealthy: it does not answer",
         "Device PCI a of host host-1 is healthy again",
     ]
-
-
-def test_a_device_may_ail_from_the_first() -> None:
-    hosts.apply(hosts.card("a", unhealthy=HOT))
-    assert _health() == {"host-1_a": HOT}
 
 
 def test_what_was_known_last_is_kept_while_the_driver_fails() -> None:
@@ -102,20 +97,7 @@ def test_a_request_to_bind_to_it_is_refused_with_the_reason(ctx: context.Request
     assert _wanted() == []
 
 
-def test_a_bind_that_waits_for_a_handle_fails_with_the_reason(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
-    hosts.apply(hosts.card("a", program_mode="dynamic"))
-    (uuid,) = boots.arqs(ctx)
-    boots.bind(ctx, [uuid], models.new_uuid())
-    hosts.apply(hosts.card("a", program_mode="dynamic", unhealthy=HOT))
-    engine.drain(conf)
-    arq = service.get_arq(ctx, uuid)
-    assert arq.state == models.BIND_FAILED
-    assert arq.private_reason == f"Provider {boots.RP} is unhealthy: {HOT}."
-    assert boots.handles(ctx) == []
-
-
+@pytest.mark.every_database
 @pytest.mark.parametrize(
     ("prepares", "state"), [(False, models.BOUND), (True, models.BIND_STARTED)]
 )

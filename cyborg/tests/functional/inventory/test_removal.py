@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import pathlib
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -25,6 +25,7 @@ from cyborg.inventory import acceptance, query
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import boots, engine, hosts, signed
+from cyborg.tests.at_once import at_once
 from cyborg.tests.cloud import Card, Cloud, Killed
 
 #: What belongs to a host, from the leaves to the root.
@@ -223,17 +224,10 @@ def test_a_removal_and_binds_at_once_leave_nothing_behind(cloud: Cloud, letter: 
     requests = boots.arqs(cloud.ctx, 3, {"resources:FPGA": "1"})
     cloud.go_down()
     uuid = host_uuid()
-    ready = threading.Barrier(4)
 
-    def meanwhile(act: Callable[[], object]) -> threading.Thread:
-        def run() -> None:
-            ready.wait()
-            with contextlib.suppress(errors.CyborgError):
-                act()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
+    def meanwhile(act: Callable[[], object]) -> None:
+        with contextlib.suppress(errors.CyborgError, work.LeaseLost):
+            act()
 
     def bind(arq: str) -> None:
         instance, provider = models.new_uuid(), cloud.cards[letter].provider
@@ -243,10 +237,9 @@ def test_a_removal_and_binds_at_once_leave_nothing_behind(cloud: Cloud, letter: 
             binding.bind_instance(claimed)
             work.finish(claimed)
 
-    threads = [meanwhile(lambda arq=arq: bind(arq)) for arq in requests]  # type: ignore[misc]
-    threads.append(meanwhile(lambda: removal.remove_host(uuid, force=True)))
-    for thread in threads:
-        thread.join()
+    acts: list[Callable[[], object]] = [functools.partial(bind, arq) for arq in requests]
+    acts.append(functools.partial(removal.remove_host, uuid, force=True))
+    at_once(*[functools.partial(meanwhile, act) for act in acts])
 
     cloud.work_off()
     assert_nothing_is_left(cloud)

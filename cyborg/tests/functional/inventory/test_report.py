@@ -26,11 +26,7 @@ from cyborg.tests.counted_statements import SqlCounter
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
 
-pytestmark = [
-    pytest.mark.usefixtures("database"),
-    pytest.mark.every_database,
-    pytest.mark.makes_up_rows,
-]
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.makes_up_rows]
 
 
 def _devices() -> list[models.Device]:
@@ -93,8 +89,9 @@ def _drop_arq(uuid: str) -> None:
         db.delete(session, models.Arq, models.Arq.uuid == uuid)
 
 
+@pytest.mark.every_database
 def test_a_first_report_makes_the_host_and_all_below_it() -> None:
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    hosts.apply(hosts.card("a"))
     (device,) = _devices()
     (deployable,) = device.deployables
     assert (device.host.name, device.host.node) == ("host-1", "host-1.example")
@@ -109,7 +106,7 @@ def test_a_first_report_makes_the_host_and_all_below_it() -> None:
 
 
 def test_an_unchanged_report_costs_one_statement_and_wants_nothing(count_sql: CountSql) -> None:
-    device = hosts.device("a", hosts.deployable("host-1_a"))
+    device = hosts.card("a")
     hosts.apply(device)
     with db.writer() as session:
         db.delete(session, models.Work)
@@ -119,9 +116,10 @@ def test_an_unchanged_report_costs_one_statement_and_wants_nothing(count_sql: Co
     assert _wanted() == set()
 
 
+@pytest.mark.every_database
 def test_a_digest_is_a_sign_of_life_if_it_is_the_stored_one(count_sql: CountSql) -> None:
-    first = hosts.report(hosts.device("a", hosts.deployable("host-1_a")))
-    other = hosts.report(hosts.device("b", hosts.deployable("host-1_b")))
+    first = hosts.report(hosts.card("a"))
+    other = hosts.report(hosts.card("b"))
     assert not inventory_report.note_unchanged(first.unchanged())
     assert inventory_report.apply_report(first) == inventory_report.APPLIED
     later = dataclasses.replace(first, counter=first.counter + 10)
@@ -135,12 +133,13 @@ def test_a_digest_is_a_sign_of_life_if_it_is_the_stored_one(count_sql: CountSql)
     assert not inventory_report.note_unchanged(newest.unchanged())
 
 
+@pytest.mark.every_database
 @pytest.mark.parametrize("many", [2, 40])
 def test_a_changed_report_costs_the_same_for_any_number_of_devices(
     count_sql: CountSql, many: int
 ) -> None:
     def fleet(handles: range) -> list[Any]:
-        return [hosts.device(f"{n}", hosts.deployable(f"host-1_{n}", handles)) for n in range(many)]
+        return [hosts.card(f"{n}", handles) for n in range(many)]
 
     hosts.apply(*fleet(range(4)))
     with count_sql() as counter:
@@ -152,9 +151,10 @@ def test_a_changed_report_costs_the_same_for_any_number_of_devices(
     assert len(others) <= 20, others
 
 
+@pytest.mark.every_database
 def test_thousands_of_handles_are_inserted_in_parts(count_sql: CountSql) -> None:
     with count_sql() as counter:
-        hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(1200))))
+        hosts.apply(hosts.card("a", range(1200)))
     inserted = [text for text in counter.statements if text.startswith("INSERT INTO attach_handle")]
     assert len(inserted) == 3
     with db.reader() as session:
@@ -164,7 +164,7 @@ def test_thousands_of_handles_are_inserted_in_parts(count_sql: CountSql) -> None
 
 def test_new_devices_are_inserted_and_not_changed_again(count_sql: CountSql) -> None:
     with count_sql() as counter:
-        hosts.apply(*(hosts.device(f"{n}", hosts.deployable(f"host-1_{n}")) for n in range(40)))
+        hosts.apply(*(hosts.card(f"{n}") for n in range(40)))
     changed = {text.split()[1] for text in counter.statements if text.startswith("UPDATE")}
     assert changed == {"hosts"}
     assert not [text for text in counter.statements if text.startswith("DELETE")]
@@ -181,12 +181,13 @@ def test_the_digest_of_a_report_is_made_once(monkeypatch: pytest.MonkeyPatch) ->
         return made[-1]
 
     monkeypatch.setattr(rpc.HostReport, "digest", make)
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    hosts.apply(hosts.card("a"))
     assert len(made) == 1
 
 
+@pytest.mark.every_database
 def test_an_old_report_is_dropped() -> None:
-    new = hosts.device("a", hosts.deployable("host-1_a"))
+    new = hosts.card("a")
     hosts.apply(new, order=(5, 2))
     hosts.apply(order=(5, 1))
     hosts.apply(order=(4, 9))
@@ -195,35 +196,32 @@ def test_an_old_report_is_dropped() -> None:
     assert _tree() == {}
 
 
+@pytest.mark.every_database
 def test_a_host_whose_clock_was_ahead_is_heard_again() -> None:
     hosts.apply(order=(round(time.time() * 1000) + 30_000, 1))
     with db.writer() as session:
         db.update(session, models.Host, last_seen_ms=db.now_ms() - 360_000)
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")), order=(5, 1))
+    hosts.apply(hosts.card("a"), order=(5, 1))
     assert list(_tree()) == ['{"address": "a"}']
 
 
-def test_a_free_handle_that_vanishes_is_removed_and_the_right_one() -> None:
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(4))))
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", [0, 1, 3])))
-    assert _tree() == {'{"address": "a"}': {"host-1_a": ["00", "01", "03"]}}
-
-
 def test_a_held_handle_that_vanishes_is_kept_until_it_is_free() -> None:
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(4))))
+    hosts.apply(hosts.card("a", range(4)))
     arq = _hold(2)
-    gone = hosts.device("a", hosts.deployable("host-1_a", [0, 1, 3]))
+    gone = hosts.card("a", [0, 3])
     hosts.apply(gone)
-    assert _tree() == {'{"address": "a"}': {"host-1_a": ["00", "01", "02", "03"]}}
+    # Of those that have vanished the free one is removed.
+    assert _tree() == {'{"address": "a"}': {"host-1_a": ["00", "02", "03"]}}
     assert _arq(arq).state == models.BOUND
     _drop_arq(arq)
     hosts.apply(gone, errors={"another_driver": "makes this report a changed one"})
-    assert _tree() == {'{"address": "a"}': {"host-1_a": ["00", "01", "03"]}}
+    assert _tree() == {'{"address": "a"}': {"host-1_a": ["00", "03"]}}
 
 
+@pytest.mark.every_database
 def test_a_held_device_that_vanishes_is_kept_and_comes_back() -> None:
-    device = hosts.device("a", hosts.deployable("host-1_a"))
-    hosts.apply(device, hosts.device("b", hosts.deployable("host-1_b", range(9, 11))))
+    device = hosts.card("a")
+    hosts.apply(device, hosts.card("b", range(9, 11)))
     before = {row.uuid for row in _devices()}
     _hold(2)
     hosts.apply()
@@ -241,8 +239,9 @@ def test_a_held_device_that_vanishes_is_kept_and_comes_back() -> None:
     assert len(row.deployables[0].attach_handles) == 4
 
 
+@pytest.mark.every_database
 def test_vanishing_while_a_handle_is_prepared_fails_the_arq() -> None:
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", prepares=True)))
+    hosts.apply(hosts.card("a", prepares=True))
     arq = _hold(1, models.BIND_STARTED)
     hosts.apply()
     failed = _arq(arq)
@@ -253,8 +252,9 @@ def test_vanishing_while_a_handle_is_prepared_fails_the_arq() -> None:
     assert (work.NOVA_EVENT, failed.consumer_uuid) in _wanted()
 
 
+@pytest.mark.every_database
 def test_vanishing_while_a_handle_is_cleaned_wants_the_step_that_counts_as_done() -> None:
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", cleans=True)))
+    hosts.apply(hosts.card("a", cleans=True))
     with db.writer() as session:
         handle = models.AttachHandle
         of_one = sa.select(handle).where(handle.attach_info.contains('"device": "01"'))
@@ -265,7 +265,7 @@ def test_vanishing_while_a_handle_is_cleaned_wants_the_step_that_counts_as_done(
 
 
 def test_the_devices_of_a_failed_driver_are_kept() -> None:
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    hosts.apply(hosts.card("a"))
     hosts.apply(by_driver={}, errors={hosts.DRIVER: "it raised"})
     assert list(_tree()) == ['{"address": "a"}']
     with db.reader() as session:
@@ -276,8 +276,8 @@ def test_the_devices_of_a_failed_driver_are_kept() -> None:
 
 
 def test_a_driver_that_answers_with_a_complaint_is_believed() -> None:
-    hosts.apply(*[hosts.device(name, hosts.deployable(f"host-1_{name}")) for name in "ab"])
-    left = hosts.device("a", hosts.deployable("host-1_a"))
+    hosts.apply(*[hosts.card(name) for name in "ab"])
+    left = hosts.card("a")
     hosts.apply(left, errors={hosts.DRIVER: "a card is another driver's"})
     assert list(_tree()) == ['{"address": "a"}']
 
@@ -293,7 +293,7 @@ def test_a_driver_that_answers_with_a_complaint_is_believed() -> None:
 def test_a_device_that_this_release_cannot_read_is_left_as_it_is(
     conf: cfg.ConfigOpts, change: dict[str, Any], sentence: str
 ) -> None:
-    cards = [hosts.device(name, hosts.deployable(f"host-1_{name}")) for name in "abc"]
+    cards = [hosts.card(name) for name in "abc"]
     hosts.apply(*cards[:2])
     wire = hosts.report(*cards).to_wire()
     known, _, new = wire["devices"][hosts.DRIVER]
@@ -315,7 +315,7 @@ def test_a_device_that_this_release_cannot_read_is_left_as_it_is(
 
 def test_the_rows_of_a_report_are_no_garbage_that_stays(conf: cfg.ConfigOpts) -> None:
     conductor = endpoint.ConductorEndpoint(conf, lambda: None)
-    said = hosts.report(hosts.device("a", hosts.deployable("host-1_a")))
+    said = hosts.report(hosts.card("a"))
     thresholds = gc.get_threshold()
     gc.collect()
     # Other tests may have left some.
@@ -335,7 +335,7 @@ def _loaded() -> list[models.Deployable]:
 
 
 def test_many_devices_that_are_gone_at_once_are_kept_for_one_report(conf: cfg.ConfigOpts) -> None:
-    cards = [hosts.device(name, hosts.deployable(f"host-1_{name}")) for name in "abcdefgh"]
+    cards = [hosts.card(name) for name in "abcdefgh"]
     conductor = endpoint.ConductorEndpoint(conf, lambda: None)
 
     def report(*devices: base.Device) -> tuple[int, dict[str, str]]:
@@ -413,6 +413,7 @@ def test_devices_that_stay_and_are_empty_are_kept_for_one_report(
     assert send_kept(conf, hosts.card("a", range(3)))[0] == 16
 
 
+@pytest.mark.every_database
 def test_a_card_that_is_emptied_is_kept_even_if_it_is_the_only_one(conf: cfg.ConfigOpts) -> None:
     assert send_kept(conf, hosts.card("a", range(8))) == (8, None)
     assert send_kept(conf, hosts.card("a", range(4))) == (4, None)
@@ -432,8 +433,8 @@ def test_a_card_that_is_emptied_is_kept_even_if_it_is_the_only_one(conf: cfg.Con
 
 
 def test_what_is_kept_is_not_there_twice(conf: cfg.ConfigOpts) -> None:
-    known = [hosts.device(name, hosts.deployable(f"host-1_{name}", [n])) for n, name in PLACES]
-    moved = [hosts.device(f"{n}", hosts.deployable(f"host-1_{n}", [n])) for n, _ in PLACES]
+    known = [hosts.card(name, [n]) for n, name in PLACES]
+    moved = [hosts.card(f"{n}", [n]) for n, _ in PLACES]
     assert send_kept(conf, *known) == (8, None)
     number, error = send_kept(conf, *moved)
     assert (number, error is None) == (8, False)
@@ -447,17 +448,18 @@ PLACES = list(enumerate("abcdefgh"))
 def test_a_device_without_a_place_counts_as_a_failure_of_its_driver(
     conf: cfg.ConfigOpts,
 ) -> None:
-    hosts.apply(*[hosts.device(name, hosts.deployable(f"host-1_{name}")) for name in "ab"])
+    hosts.apply(*[hosts.card(name) for name in "ab"])
     wire = hosts.report().to_wire()
     wire["devices"][hosts.DRIVER] = [{"control_path": "unheard of"}]
     endpoint.ConductorEndpoint(conf, lambda: None).report({}, wire)
     assert list(_tree()) == ['{"address": "a"}', '{"address": "b"}']
 
 
+@pytest.mark.every_database
 def test_the_devices_of_a_failed_driver_do_not_go_over_to_another() -> None:
-    seen = hosts.device("a", hosts.deployable("host-1_a", resource_class="PGPU"))
+    seen = hosts.card("a", resource_class="PGPU")
     by_name = hosts.device("b", hosts.deployable("host-1_a", resource_class="PGPU"))
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    hosts.apply(hosts.card("a"))
     for another in (seen, by_name):
         hosts.apply(by_driver={"another": [another]}, errors={hosts.DRIVER: "it raised"})
         (device,) = _devices()
@@ -468,8 +470,8 @@ def test_the_devices_of_a_failed_driver_do_not_go_over_to_another() -> None:
 
 
 def test_the_handles_of_a_failed_driver_are_not_offered_by_another_as_well() -> None:
-    parts = hosts.device("b", hosts.deployable("host-1_b", range(1, 4)))
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(3))))
+    parts = hosts.card("b", range(1, 4))
+    hosts.apply(hosts.card("a", range(3)))
 
     hosts.apply(by_driver={"another": [parts]}, errors={hosts.DRIVER: "it hangs"})
 
@@ -485,11 +487,11 @@ def test_the_handles_of_a_failed_driver_are_not_offered_by_another_as_well() -> 
 @pytest.mark.parametrize("answer", [[], [range(1)]], ids=["no", "less"])
 def test_a_device_that_cannot_be_read_keeps_what_it_had(answer: list[range]) -> None:
     """One of its functions; the rest of the report is believed."""
-    other = hosts.device("b", hosts.deployable("host-1_b", range(3, 5)))
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(3))), other)
+    other = hosts.card("b", range(3, 5))
+    hosts.apply(hosts.card("a", range(3)), other)
     before = _tree()['{"address": "a"}']
-    found = [hosts.device("a", hosts.deployable("host-1_a", handles)) for handles in answer]
-    new = hosts.device("c", hosts.deployable("host-1_c", range(2, 3)))
+    found = [hosts.card("a", handles) for handles in answer]
+    new = hosts.card("c", range(2, 3))
 
     hosts.apply(*found, new, unread=["0000:0c:01.0", "0000:0d:00.0"])
 
@@ -498,14 +500,15 @@ def test_a_device_that_cannot_be_read_keeps_what_it_had(answer: list[range]) -> 
     assert _tree() != {'{"address": "a"}': before, '{"address": "c"}': {"host-1_c": []}}
 
 
+@pytest.mark.every_database
 def test_a_resource_class_changes_only_when_nothing_is_held() -> None:
     def classes() -> list[str]:
         (device,) = _devices()
         return [a.value for a in device.deployables[0].attributes if a.key == "rc"]
 
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    hosts.apply(hosts.card("a"))
     arq = _hold(1)
-    changed = hosts.device("a", hosts.deployable("host-1_a", resource_class="CUSTOM_NEW"))
+    changed = hosts.card("a", resource_class="CUSTOM_NEW")
     hosts.apply(changed)
     assert classes() == ["FPGA"]
     _drop_arq(arq)
@@ -513,14 +516,15 @@ def test_a_resource_class_changes_only_when_nothing_is_held() -> None:
     assert classes() == ["CUSTOM_NEW"]
 
 
+@pytest.mark.every_database
 def test_attributes_of_an_administrator_survive_and_traits_keep_their_keys() -> None:
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", traits=("CUSTOM_A", "CUSTOM_B"))))
+    hosts.apply(hosts.card("a", traits=("CUSTOM_A", "CUSTOM_B")))
     with db.writer() as session:
         dep = session.scalars(sa.select(models.Deployable)).one()
         session.add(
             models.Attribute(deployable_id=dep.id, key="traits3", value="CUSTOM_X", origin="admin")
         )
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", traits=("CUSTOM_C", "CUSTOM_B"))))
+    hosts.apply(hosts.card("a", traits=("CUSTOM_C", "CUSTOM_B")))
     (device,) = _devices()
     found = {a.key: a.value for a in device.deployables[0].attributes}
     assert found == {
@@ -531,6 +535,7 @@ def test_attributes_of_an_administrator_survive_and_traits_keep_their_keys() -> 
     }
 
 
+@pytest.mark.every_database
 def test_a_deployable_name_of_another_host_is_left_out_and_reported() -> None:
     hosts.apply(hosts.device("a", hosts.deployable("host-1_2_a")), host="host-1")
     hosts.apply(
@@ -549,6 +554,7 @@ def test_a_deployable_name_of_another_host_is_left_out_and_reported() -> None:
     assert host.report_digest is None
 
 
+@pytest.mark.every_database
 def test_a_deployable_that_moves_to_another_device_arrives_with_the_next_report() -> None:
     one = hosts.deployable("host-1_one", range(2))
     two = hosts.deployable("host-1_two", range(2, 4))
@@ -563,25 +569,10 @@ def test_a_deployable_that_moves_to_another_device_arrives_with_the_next_report(
 
 
 def test_a_device_whose_control_path_changes_stays_the_same_device() -> None:
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
+    hosts.apply(hosts.card("a"))
     (before,) = _devices()
     _hold(1)
     hosts.apply(hosts.device("z", hosts.deployable("host-1_a")))
     (after,) = _devices()
     assert after.uuid == before.uuid
     assert after.control_path.cpid_info == '{"address": "z"}'
-
-
-def test_a_disabled_device_stays_disabled() -> None:
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a")))
-    with db.writer() as session:
-        db.update(session, models.Device, status="maintaining")
-    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", range(2))))
-    assert [row.status for row in _devices()] == ["maintaining"]
-
-
-def test_applying_twice_at_once_is_one_report_after_the_other() -> None:
-    report = hosts.report(hosts.device("a", hosts.deployable("host-1_a")))
-    inventory_report.apply_report(report)
-    inventory_report.apply_report(report)
-    assert len(_devices()) == 1

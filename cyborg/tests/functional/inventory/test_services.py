@@ -196,21 +196,21 @@ def test_of_many_conductors_one_says_that_a_host_is_down(
 
 
 class Clock:
-    """The time of a conductor that looks every ten seconds, and of the database."""
+    """The time of a conductor that looks every ten seconds or so, and of the database."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.now = 0.0
         self._conf = conf
         self.watch = liveness.Watch(lambda: self.now)
 
-    def look(self, seconds: int, *reporting: str) -> None:
+    def look(self, seconds: int, *reporting: str, each: int = 10) -> None:
         """Let so much time pass, in which these hosts report every minute, from the start on."""
-        for passed in range(0, seconds, 10):
+        for passed in range(0, seconds, each):
             if passed % 60 == 0:
                 for name in reporting:
                     hosts.apply(host=name)
             self.watch.mark_hosts_down(self._conf)
-            self.pause(10)
+            self.pause(each)
 
     def pause(self, seconds: int) -> None:
         """Let so much time pass in which the conductor does not look."""
@@ -225,7 +225,7 @@ ONE, OTHER, DEAD = "host-1", "host-2", "host-3"
 def clock(conf: cfg.ConfigOpts) -> Clock:
     """One host reports half a minute after the other, and a third one has fallen silent."""
     clock = Clock(conf)
-    clock.look(600, ONE, OTHER, DEAD)
+    clock.look(240, ONE, OTHER, DEAD)
     clock.look(30, ONE)
     clock.look(30, OTHER)
     assert set(host_states().values()) == {liveness.UP}
@@ -236,7 +236,7 @@ def down() -> set[str]:
     return {name for name, state in host_states().items() if state == liveness.DOWN}
 
 
-@pytest.mark.parametrize("outage", [100, 130, 150, 200, 3000])
+@pytest.mark.parametrize("outage", [100, 150, 200, 1200])
 def test_what_keeps_all_hosts_from_being_heard_brings_none_down(
     clock: Clock, caplog: pytest.LogCaptureFixture, outage: int
 ) -> None:
@@ -274,7 +274,7 @@ def test_a_conductor_that_was_just_started_marks_no_host(conf: cfg.ConfigOpts) -
 
 
 def test_hosts_that_are_all_silent_for_long_are_down_in_the_end(clock: Clock) -> None:
-    clock.look(3600)
+    clock.look(3600, each=60)
     assert down() == set()
     clock.look(300)
     assert down() == {ONE, OTHER, DEAD}

@@ -9,19 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import webob
 from oslo_config import cfg
 
-from cyborg.api import app
 from cyborg.db import models
 from cyborg.drivers import trait_names
 from cyborg.handles import release
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.mounted_api import Api
 
 Call = Callable[..., Any]
 
-pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+pytestmark = pytest.mark.usefixtures("database")
 
 HOT = "temperature is 105 degrees"
 FACTS: dict[str, str | int] = {"memory_mib": 81559, "numa_node": 0, "product": "A100 80GB"}
@@ -37,16 +36,12 @@ def _traits(facts: dict[str, str | int]) -> dict[str, str]:
 @pytest.fixture
 def call(conf: cfg.ConfigOpts) -> Call:
     conf.set_override("auth_strategy", "noauth", group="api")
-    application = app.load(conf)
+    api = Api(conf)
 
     def calling(
         method: str, url: str, body: Any = None, *, version: str = "2.4", status: int = 200
     ) -> Any:
-        request = webob.Request.blank(url, method=method)
-        request.headers["OpenStack-API-Version"] = f"accelerator {version}"
-        if body is not None:
-            request.content_type, request.body = "application/json", json.dumps(body).encode()
-        answer = request.get_response(application)
+        answer = api.ask(method, url, body, version=version)
         assert answer.status_int == status, answer.text
         return answer.json if answer.body else None
 
@@ -58,16 +53,13 @@ def _report(*, unhealthy: str | None = None, **changes: Any) -> None:
     hosts.apply(hosts.card("a", range(1), unhealthy=unhealthy, **fields), hosts.card("b"))
 
 
-def test_deployables_show_values_in_their_types(call: Call) -> None:
+def test_values_are_shown_in_their_types_from_2_4(call: Call) -> None:
     _report()
     shown = call("GET", "/v2/deployables?name=host-1_a")["deployables"][0]
     assert shown["attributes"] == {**_traits(FACTS), "rc": "FPGA", **FACTS}
     assert call("GET", f"/v2/deployables/{shown['uuid']}") == shown
     assert "attributes_list" not in shown
 
-
-def test_up_to_2_3_deployables_show_one_text(call: Call) -> None:
-    _report()
     texts = [{key: name} for key, name in _traits(FACTS).items()] + [{"rc": "FPGA"}]
     texts += [{key: str(value)} for key, value in FACTS.items()]
     for version in ("2.0", "2.3"):
@@ -75,9 +67,6 @@ def test_up_to_2_3_deployables_show_one_text(call: Call) -> None:
         assert shown["attributes_list"] == json.dumps(texts)
         assert "attributes" not in shown
 
-
-def test_attributes_are_shown_in_their_types_from_2_4(call: Call) -> None:
-    _report()
     for version, value in (("2.4", 81559), ("2.3", "81559"), ("2.0", "81559")):
         (shown,) = call("GET", "/v2/attributes?key=memory_mib", version=version)["attributes"]
         assert shown["value"] == value
@@ -85,6 +74,7 @@ def test_attributes_are_shown_in_their_types_from_2_4(call: Call) -> None:
         assert one["value"] == value
 
 
+@pytest.mark.every_database
 def test_attributes_are_found_by_their_value_exactly(call: Call) -> None:
     _report()
     for query, keys in (
@@ -126,6 +116,7 @@ def test_what_an_administrator_says_has_the_type_of_its_key(call: Call) -> None:
         assert call("GET", f"/v2/deployables/{deployable}")["attributes"][key] == shown
 
 
+@pytest.mark.every_database
 def test_what_an_administrator_says_stands_until_it_is_deleted(call: Call) -> None:
     hosts.apply(hosts.card("a", range(1)), hosts.card("b"))
     deployable = call("GET", "/v2/deployables")["deployables"][0]["uuid"]
@@ -155,6 +146,7 @@ def test_devices_show_what_ails_them(call: Call) -> None:
             assert not {"health", "health_reason", "missing"} & old.keys()
 
 
+@pytest.mark.every_database
 def test_devices_are_listed_by_their_health_and_whether_they_are_there(
     call: Call, ctx: context.RequestContext, conf: cfg.ConfigOpts
 ) -> None:

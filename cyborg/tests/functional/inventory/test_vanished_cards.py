@@ -14,7 +14,7 @@ from cyborg import db
 from cyborg.conductor import endpoint, gauges
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.hosts import flags, removal
+from cyborg.hosts import flags
 from cyborg.inventory import missing
 from cyborg.inventory import report as inventory_report
 from cyborg.tests import hosts, listening, moving
@@ -76,10 +76,6 @@ def test_an_idle_card_that_vanishes_stays_as_missing(
     missing.forget(conf)
     assert uuid() == before
 
-
-@every_database
-def test_a_vanished_card_is_forgotten_in_time(conf: cfg.ConfigOpts) -> None:
-    report(card("41", "S1"))
     report()
     let_pass(KEEP + 1)
     missing.forget(conf)
@@ -100,13 +96,6 @@ def test_a_vanished_card_that_a_guest_has_is_forgotten_when_that_goes(
         db.delete(session, models.Arq, sa.true())
     report(card("44", "S2"))
     assert set(rows()) == {"S2"}
-
-
-def test_an_administrator_may_remove_a_vanished_card() -> None:
-    report(card("41", "S1"))
-    report()
-    removal.remove_device(uuid(), force=False)
-    assert rows() == {}
 
 
 @pytest.mark.parametrize(
