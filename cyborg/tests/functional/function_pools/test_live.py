@@ -70,22 +70,6 @@ def rack(site: Site, images: GlanceServer, tmp_path: pathlib.Path) -> Rack:
     return Rack(site, images)
 
 
-def test_a_pool_is_restored_when_two_devices_fail(rack: Rack) -> None:
-    uuid = rack.pool(free=8, max_devices=4)
-    rack.until_ready(uuid, 8)
-    before = rack.offered()
-    assert len(before) == 4
-
-    failed = sorted(before)[:2]
-    rack.site.make_unhealthy(*(CARDS.index(name) for name in failed))
-    # There may be eight free slots again before anybody can look.
-    until(lambda: rack.offered().isdisjoint(failed))
-
-    shown = rack.until_ready(uuid, 8)
-    assert (shown["ready"], shown["devices"], shown["reason"]) == (8, 4, None)
-    assert rack.offered() == set(CARDS) - set(failed)
-
-
 def test_what_is_used_is_not_touched_and_is_replaced(rack: Rack) -> None:
     uuid = rack.pool(free=2)
     rack.until_ready(uuid, 2)

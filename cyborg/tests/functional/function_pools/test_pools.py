@@ -56,7 +56,6 @@ def test_each_run_for_a_pool_that_is_short_writes_what_another_one_writes(cloud:
     assert engine.times_taken(locks.FUNCTION_POOLS) == 2
 
 
-@pytest.mark.every_database
 def test_what_runs_the_function_already_is_the_pools_however_its_id_is_written(
     cloud: Fpgas,
 ) -> None:
@@ -66,18 +65,6 @@ def test_what_runs_the_function_already_is_the_pools_however_its_id_is_written(
     assert cloud.counts(uuid) == {"ready": 4, "devices": 2}
 
 
-@pytest.mark.every_database
-def test_slots_in_use_are_not_free_and_are_replaced(cloud: Fpgas) -> None:
-    cloud.report(SIX)
-    uuid = cloud.pool(free=2)
-    cloud.settle()
-    cloud.use("host-1_a")
-    assert cloud.counts(uuid) == {"ready": 1, "used": 1, "devices": 1}
-    cloud.settle()
-    assert cloud.counts(uuid) == {"ready": 3, "used": 1, "surplus": 1, "devices": 2}
-
-
-@pytest.mark.every_database
 def test_only_what_can_have_a_layout_is_given_it(cloud: Fpgas) -> None:
     card = {"program_mode": "layout", "function": "", "handles": 0}
     small = card | {"attributes": {"layout_1g.12gb": "2", "layout_aaaa-1x": "9"}}
@@ -93,7 +80,6 @@ def test_only_what_can_have_a_layout_is_given_it(cloud: Fpgas) -> None:
     assert "of 1 that match: 1 being programmed" in cloud.shown(whole)["reason"]
 
 
-@pytest.mark.every_database
 def test_devices_that_fail_are_replaced(cloud: Fpgas) -> None:
     cloud.report(SIX)
     uuid = cloud.pool(free=8, max_devices=4)
@@ -188,14 +174,6 @@ def test_what_failed_is_tried_again_after_a_while_or_for_something_else(cloud: F
 
 
 @pytest.mark.every_database
-def test_no_more_devices_than_permitted(cloud: Fpgas) -> None:
-    cloud.report(SIX)
-    uuid = cloud.pool(free=9, max_devices=3)
-    assert len(cloud.settle()) == 3
-    assert cloud.shown(uuid)["reason"] == "It has 3 deployables, and max_devices is 3."
-
-
-@pytest.mark.every_database
 def test_a_pool_takes_what_others_can_do_without_and_nothing_else(cloud: Fpgas) -> None:
     cloud.report({**dict.fromkeys("abc", AES), "d": "unknown"})
     aes = cloud.pool("aes", free=4)
@@ -213,7 +191,6 @@ def test_a_pool_takes_what_others_can_do_without_and_nothing_else(cloud: Fpgas) 
     assert len([name for name in cloud.settle().values() if name == ZIP]) == 3
 
 
-@pytest.mark.every_database
 def test_two_pools_do_not_both_count_on_one_surplus(cloud: Fpgas) -> None:
     cloud.report(dict.fromkeys("abc", AES))
     cloud.pool("aes", free=3)
@@ -229,7 +206,6 @@ def test_two_pools_do_not_both_count_on_one_surplus(cloud: Fpgas) -> None:
     assert [pool["ready"] >= 3 for pool in listed] == [True]
 
 
-@pytest.mark.every_database
 def test_a_pool_of_an_image_has_what_runs_another_image_of_the_function_rewritten(
     cloud: Fpgas,
 ) -> None:
@@ -242,7 +218,6 @@ def test_a_pool_of_an_image_has_what_runs_another_image_of_the_function_rewritte
     assert cloud.counts(uuid) == {"ready": 2, "devices": 1}
 
 
-@pytest.mark.every_database
 def test_what_is_larger_than_needed_is_taken_last(cloud: Fpgas) -> None:
     cloud.report({"a": {"function": "", "handles": 8}, "b": {"function": "", "handles": 1}})
     cloud.report({"c": ""}, host="host-2")
@@ -281,7 +256,6 @@ def test_a_switch_of_another_host_is_not_near(cloud: Fpgas) -> None:
     assert cloud.look() == ["host-1_a", "host-1_b"]
 
 
-@pytest.mark.every_database
 def test_a_deleted_pool_leaves_what_is_programmed(cloud: Fpgas) -> None:
     cloud.report(SIX)
     uuid = cloud.pool(free=5)

@@ -47,7 +47,6 @@ def test_handles_that_are_one_accelerator_together_are_one_slot(cloud: Fpgas) ->
     assert cloud.counts(uuid) == {"ready": 1, "used": 1, "devices": 2}
 
 
-@pytest.mark.every_database
 def test_as_many_cards_are_chosen_as_have_the_slots(cloud: Fpgas) -> None:
     cloud.report(THREE, num_accelerators=1)
     uuid = cloud.pool(free=2)
@@ -60,7 +59,6 @@ def test_as_many_cards_are_chosen_as_have_the_slots(cloud: Fpgas) -> None:
     assert (cloud.counts(uuid)["ready"], cloud.counts(zipped)["ready"]) == (2, 1)
 
 
-@pytest.mark.every_database
 def test_a_card_without_accelerators_has_no_slots(cloud: Fpgas) -> None:
     cloud.report({"a": "", "b": AES}, num_accelerators=0)
     uuid = cloud.pool()
@@ -166,7 +164,6 @@ def test_a_pool_has_its_slots_though_a_host_never_answers_for_one_card(fpgas: Ho
     assert pools.get_pool(uuid).counts.pending == 0
 
 
-@pytest.mark.every_database
 @pytest.mark.parametrize("free", [4, 6])
 def test_what_another_card_would_wait_for_too_keeps_its_place(cloud: Fpgas, free: int) -> None:
     cloud.report(SIX)
@@ -189,7 +186,6 @@ def test_what_another_card_would_wait_for_too_keeps_its_place(cloud: Fpgas, free
     assert cloud.counts(uuid)["ready"] == free
 
 
-@pytest.mark.every_database
 def test_what_is_tried_again_is_not_stalled(cloud: Fpgas) -> None:
     cloud.report(SIX)
     uuid = cloud.pool(free=2, max_devices=3)
@@ -227,7 +223,6 @@ def test_a_card_is_in_use_though_its_deployable_has_another_name_now(cloud: Fpga
     assert cloud.look_again() == ["host-1_new"]
 
 
-@pytest.mark.every_database
 def test_a_pool_has_a_function_that_a_card_can_run(cloud: Fpgas) -> None:
     body: dict[str, object] = {"name": "p", "free": 1, "max_devices": 1}
     longest = "a" * 128

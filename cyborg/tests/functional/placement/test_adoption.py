@@ -99,14 +99,6 @@ def test_it_is_given_out_when_an_arq_explains_each_allocation(
     assert consistency.withheld() == []
 
 
-def test_it_is_given_out_when_the_allocation_is_gone(left: PlacementServer) -> None:
-    hosts.apply(hosts.card("a"))
-    left.sync()
-    left.release(GUEST)
-    left.sync()
-    assert inventory(left) == ALL
-
-
 @pytest.mark.makes_up_rows
 def test_what_is_imported_before_the_first_report_is_not_withheld(
     left: PlacementServer, ctx: context.RequestContext
@@ -148,14 +140,6 @@ def test_it_stays_withheld_while_the_device_is_gone(left: PlacementServer) -> No
     hosts.apply(hosts.card("a"))
     left.sync()
     assert inventory(left).reserved == 4
-
-
-@pytest.mark.usefixtures("root")
-def test_a_provider_below_another_root_is_withheld(placement: PlacementServer) -> None:
-    make(placement, placement.make_provider("old-root"))
-    hosts.apply(hosts.card("a"))
-    placement.sync()
-    assert inventory(placement).reserved == 4
 
 
 @pytest.mark.makes_up_rows

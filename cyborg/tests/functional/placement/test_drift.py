@@ -126,42 +126,41 @@ def preview(site: Site) -> str | None:
     return reason
 
 
-@pytest.mark.parametrize("kind", EDITS)
-def test_a_refusal_says_what_differs_and_has_it_put_right(rack: Site, kind: str) -> None:
+def test_a_refusal_says_what_differs_and_has_it_put_right(rack: Site) -> None:
     assert preview(rack) is None
-    edit, told = EDITS[kind]
-    edit(rack.placement)
-    assert told in (reason := str(preview(rack)))
-    assert "all of them together" not in reason
-    # However often it is asked for.
-    for _ in range(3):
+    for edit, told in EDITS.values():
+        edit(rack.placement)
+        assert told in (reason := str(preview(rack)))
+        assert "all of them together" not in reason
         assert "Placement does not have what" in ask(rack, "POST", "", wish()).text
-    by_member = as_member(rack, "POST", "", wish())
-    assert by_member.status_code == 409
-    assert "ask again in a minute" in by_member.text
-    assert "host-1" not in by_member.text
-    assert A not in by_member.text
-    found = rack.call("GET", "/device_profiles/p/candidates", version="2.4")
-    assert found["candidates"] == []
-    assert "Placement does not have what" in found["reason"]
-    assert wanted() == [1]
+        by_member = as_member(rack, "POST", "", wish())
+        assert by_member.status_code == 409
+        assert "ask again in a minute" in by_member.text
+        assert "host-1" not in by_member.text
+        assert A not in by_member.text
+        found = rack.call("GET", "/device_profiles/p/candidates", version="2.4")
+        assert found["candidates"] == []
+        assert "Placement does not have what" in found["reason"]
+        # However often it is asked for.
+        assert wanted() == [1], told
 
-    settle(rack.conf)
-    rack.placement.assert_right("host-1")
-    assert preview(rack) is None
-    found = rack.call("GET", "/device_profiles/p/candidates", version="2.4")
-    assert (len(found["candidates"]), found["reason"]) == (2, None)
+        settle(rack.conf)
+        rack.placement.assert_right("host-1")
+        assert preview(rack) is None
+        found = rack.call("GET", "/device_profiles/p/candidates", version="2.4")
+        assert (len(found["candidates"]), found["reason"]) == (2, None)
+        let_seconds_pass(20)
 
 
-@pytest.mark.parametrize("kind", EDITS)
-def test_it_is_put_right_in_a_minute_though_nobody_asks(rack: Site, kind: str) -> None:
-    EDITS[kind][0](rack.placement)
-    audit.take_turns(rack.conf)
-    assert wanted() == []
-    let_seconds_pass(60)
-    audit.take_turns(rack.conf)
-    settle(rack.conf)
-    rack.placement.assert_right("host-1")
+def test_it_is_put_right_in_a_minute_though_nobody_asks(rack: Site) -> None:
+    for kind, (edit, _) in EDITS.items():
+        edit(rack.placement)
+        audit.take_turns(rack.conf)
+        assert wanted() == [], kind
+        let_seconds_pass(60)
+        audit.take_turns(rack.conf)
+        settle(rack.conf)
+        rack.placement.assert_right("host-1")
 
 
 def test_a_look_at_what_is_right_costs_one_request(rack: Site) -> None:
@@ -225,17 +224,15 @@ def test_check_repairs_it(
     token = ["auth_type = admin_token", "token = admin"]
     status.set("placement", *token, f"endpoint = {rack.placement.url}")
     _few(reserved=4)(rack.placement)
-    code, found = status.json("check", "--format", "json")
-    assert code == 1
-    assert {each["repair"] for each in found["findings"]} == {None}
+    assert status("check")[0] == 1
     assert wanted() == []
-    code, found = status.json("check", "--format", "json", "--repair")
+    _, found = status.json("check", "--format", "json", "--repair")
     assert {each["repair"] for each in found["findings"]} == {"A conductor puts it right now."}
     settle(rack.conf)
     assert status.json("check", "--format", "json")[0] == 0
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_edits_at_random_while_consumers_come_and_go(rack: Site, seed: int) -> None:
     """A refusal is true by the database, or says what differs; and in the end all is right."""
     choice = random.Random(seed)

@@ -21,30 +21,17 @@ CONSUMER = "11111111-2222-3333-4444-555555555555"
 LIST = "GET /resource_providers"
 
 
-@pytest.mark.parametrize("full", [False, True])
 def test_what_was_deleted_behind_our_back_is_put_back(
-    placement: PlacementServer, card: str, *, full: bool
+    placement: PlacementServer, card: str
 ) -> None:
     placement.set_inventories(A)
-    placement.sync(full=full)
+    placement.sync(full=True)
     placement.assert_right("host-1")
     placement.set_traits(A)
-    placement.sync(full=full)
+    placement.sync(full=True)
     placement.assert_right("host-1")
     placement.call("DELETE", f"/resource_providers/{A}")
-    placement.sync(full=full)
-    placement.assert_right("host-1")
-
-
-def test_the_whole_tree_deleted_and_made_anew(
-    placement: PlacementServer, root: str, card: str
-) -> None:
-    placement.call("DELETE", f"/resource_providers/{A}")
-    placement.call("DELETE", f"/resource_providers/{root}")
-    with pytest.raises(work.TryLater, match="no root provider"):
-        placement.sync()
-    assert placement.make_provider(hosts.ROOT) != root
-    placement.sync()
+    placement.sync(full=True)
     placement.assert_right("host-1")
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
-from oslo_context import context as oslo_context
 
 from cyborg import db, liveness, work
 from cyborg.db import models
@@ -69,20 +68,17 @@ def test_placement_takes_every_trait_that_is_made_of_facts(
     assert len(found.traits) == 6
 
 
-def test_the_root_is_waited_for(placement: PlacementServer) -> None:
+@pytest.mark.parametrize("by", ["nova", "cyborg"])
+def test_the_root_is_waited_for_or_made_where_there_is_no_nova(
+    placement: PlacementServer, conf: cfg.ConfigOpts, by: str
+) -> None:
     hosts.apply(hosts.card())
     with pytest.raises(work.TryLater, match=r"no root provider host-1\.example yet"):
         placement.sync()
-    placement.make_provider(hosts.ROOT)
-    placement.sync()
-    placement.assert_right("host-1")
-
-
-def test_the_root_is_made_where_there_is_no_nova(
-    placement: PlacementServer, conf: cfg.ConfigOpts
-) -> None:
-    conf.set_override("create_root_provider", True, group="placement")
-    hosts.apply(hosts.card())
+    if by == "nova":
+        placement.make_provider(hosts.ROOT)
+    else:
+        conf.set_override("create_root_provider", True, group="placement")
     placement.sync()
     placement.assert_right("host-1")
 
@@ -150,27 +146,6 @@ def test_an_allocation_makes_one_provider_be_read_once(
         placement.sync()
     path = f"GET /resource_providers/{A}"
     assert placement.calls == [LIST, f"{path}/inventories", f"{path}/traits", LIST]
-
-
-def test_every_request_of_one_sync_has_its_request_id(
-    placement: PlacementServer, root: str
-) -> None:
-    hosts.apply(hosts.card())
-    current = oslo_context.RequestContext()
-    placement.sync()
-    assert placement.request_ids == {current.global_id}
-
-
-def test_a_disabled_device_is_reserved_and_comes_back(
-    placement: PlacementServer, card: str
-) -> None:
-    _disable()
-    placement.sync()
-    assert placement.offered(A) == {"FPGA": (4, 4)}
-    _disable("enabled")
-    placement.sync()
-    assert placement.offered(A) == {"FPGA": (4, 0)}
-    assert placement.below(hosts.ROOT)[A].inventories["FPGA"].max_unit == 4
 
 
 def test_a_disabled_device_is_reserved_whole_and_stays_so_whatever_is_reported(
@@ -244,23 +219,6 @@ def test_a_provider_with_somebody_elses_child_is_withdrawn(
     placement.call("DELETE", f"/resource_providers/{child}")
     placement.sync()
     placement.assert_right("host-1")
-
-
-def test_a_device_that_returns_before_its_provider_is_deleted(
-    placement: PlacementServer, card: str
-) -> None:
-    placement.allocate(CONSUMER, A, FPGA=1)
-    hosts.apply()
-    with pytest.raises(work.TryLater):
-        placement.sync()
-    hosts.apply(hosts.card())
-    placement.sync()
-    placement.assert_right("host-1")
-    # Nobody knows which of its handles the consumer has.
-    assert placement.offered(A) == {"FPGA": (4, 4)}
-    placement.release(CONSUMER)
-    placement.sync()
-    assert placement.offered(A) == {"FPGA": (4, 0)}
 
 
 def test_a_class_with_allocations_is_kept_withdrawn(placement: PlacementServer, card: str) -> None:
