@@ -11,7 +11,6 @@ import webob
 from oslo_config import cfg
 
 from cyborg import db, history, work
-from cyborg.api import app
 from cyborg.arqs import refusals
 from cyborg.common import errors, reasons
 from cyborg.conductor import periodic_tasks
@@ -23,6 +22,7 @@ from cyborg.policy import context
 from cyborg.programming import operations
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.fpga import Card
+from cyborg.tests.mounted_api import Api
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -46,6 +46,27 @@ def boot(conf: cfg.ConfigOpts, ctx: context.RequestContext, count: int = 1) -> s
 
 def entries(**wanted: str) -> list[models.HistoryEntry]:
     return history.list_entries(None, paging.ALL, **wanted)
+
+
+class Readers:
+    """The API as an administrator and as a member of a project see it."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        conf.set_override("auth_strategy", "noauth", group="api")
+        self._api = Api(conf)
+
+    def ask(self, path: str, project: str | None = None, version: str = "2.4") -> webob.Response:
+        who = {"x_project_id": project or "", "x_roles": "member,reader", "x_user_id": "somebody"}
+        return self._api.ask("GET", f"/v2{path}", version=version, **(who if project else {}))
+
+    def read(self, path: str, project: str | None = None, version: str = "2.4") -> Any:
+        answer = self.ask(path, project, version)
+        assert answer.status_int == 200, answer.text
+        return answer.json
+
+    def list(self, path: str, project: str | None = None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.read(path, project)["history"]
+        return found
 
 
 def let_pass(seconds: int) -> None:
@@ -89,38 +110,24 @@ def test_who_had_which_handle_from_when_to_when(
     assert len(entries()) == 3
 
 
-def owners_view(conf: cfg.ConfigOpts, path: str, project: str, version: str = "2.4") -> Any:
-    """What a member of a project is answered."""
-    headers = {
-        "OpenStack-API-Version": f"accelerator {version}",
-        "X-User-Id": "user-1",
-        "X-Project-Id": project,
-        "X-Roles": "member,reader",
-    }
-    conf.set_override("auth_strategy", "noauth", group="api")
-    request = webob.Request.blank(path, headers=headers, remote_addr="127.0.0.1")
-    answer = request.get_response(app.load(conf))
-    assert answer.status_code == 200, answer.text
-    return answer.json
-
-
 @pytest.mark.every_database
 def test_the_owner_of_a_sick_card_is_told_of_it_and_of_nothing_else(
     conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
 ) -> None:
+    readers = Readers(conf)
     conf.set_override("host", "controller-1")
     instance = boot(conf, ctx, 2)
     secret = "GPU 0000:3b:00.0 of host-1 burns, ask bob@host-1.example."
 
     def told(project: str) -> list[tuple[str, str | None]]:
-        found = owners_view(conf, "/v2/history?kind=unhealthy", project)["history"]
+        found = readers.list("/history?kind=unhealthy", project)
         assert not any(each["actor"] or each["hostname"] for each in found)
         return sorted((each["arq_uuid"], each["ended_at"]) for each in found)
 
     def healths(version: str = "2.4") -> list[str]:
-        found = owners_view(conf, "/v2/accelerator_requests", "project-1", version)["arqs"]
-        path = f"/v2/accelerator_requests/{found[0]['uuid']}"
-        one = owners_view(conf, path, "project-1", version)
+        found = readers.read("/accelerator_requests", "project-1", version)["arqs"]
+        path = f"/accelerator_requests/{found[0]['uuid']}"
+        one = readers.read(path, "project-1", version)
         assert one.get("health", "absent") == found[0].get("health", "absent")
         return [arq.get("health", "absent") for arq in found]
 
@@ -132,7 +139,7 @@ def test_the_owner_of_a_sick_card_is_told_of_it_and_of_nothing_else(
     mine = sorted(boots.states(ctx))
     assert told("project-1") == [(uuid, None) for uuid in mine]
     assert told("project-2") == []
-    answer = owners_view(conf, "/v2/history", "project-1")
+    answer = readers.read("/history", "project-1")
     for word in ("burns", "0000:3b", "host-1", "bob"):
         assert word not in str(answer), word
     (first, _) = [e for e in answer["history"] if e["kind"] == history.UNHEALTHY]
@@ -150,7 +157,7 @@ def test_the_owner_of_a_sick_card_is_told_of_it_and_of_nothing_else(
     assert [ended is not None for _, ended in told("project-1")] == [True, False]
     hosts.apply(hosts.card("a"))
     assert all(ended for _, ended in told("project-1"))
-    (usage,) = owners_view(conf, "/v2/usages", "project-1")["usages"]
+    (usage,) = readers.read("/usages", "project-1")["usages"]
     assert usage["in_use"] == 1
 
 
@@ -197,16 +204,6 @@ def test_the_reason_of_a_bind_that_is_given_up_is_kept(
     assert entry.ended_ms is not None
     (entry,) = entries(instance_uuid=other)
     assert entry.private_reason == "It was given up before it had ended."
-
-
-def test_a_refused_bind_is_kept_as_well(ctx: context.RequestContext, card: str) -> None:
-    flags.disable_device(card)
-    instance = models.new_uuid()
-    with pytest.raises(errors.Conflict, match="disabled"):
-        boots.bind(ctx, boots.arqs(ctx), instance)
-    (entry,) = entries(kind=history.BIND_FAILED)
-    assert (entry.consumer_uuid, entry.device_uuid) == (instance, card)
-    assert "disabled" in (entry.private_reason or "")
 
 
 @pytest.mark.every_database
@@ -307,16 +304,6 @@ def test_illness_and_absence_have_a_beginning_and_an_end(
     assert len(entries(device_uuid=card)) == 4
 
 
-def test_disabling_says_since_when(card: str) -> None:
-    for _ in range(2):
-        flags.disable_device(card)
-    (entry,) = entries(kind=history.DISABLED)
-    assert entry.ended_ms is None
-    flags.enable_device(card)
-    (entry,) = entries(kind=history.DISABLED)
-    assert entry.ended_ms is not None
-
-
 def test_what_ended_long_ago_is_forgotten(
     conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
 ) -> None:
@@ -359,28 +346,6 @@ def test_what_is_forgotten_stays_so_when_more_is_to_be_kept(
     assert days_known() == 30
     conf.set_override("history_expiry", 0, group="conductor")
     assert days_known() == 30
-
-
-class Readers:
-    """The API as an administrator and as a member of a project see it."""
-
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        conf.set_override("auth_strategy", "noauth", group="api")
-        self._application = app.load(conf)
-
-    def ask(self, path: str, *, project: str | None = None) -> webob.Response:
-        headers = {"OpenStack-API-Version": "accelerator 2.4"}
-        asked = webob.Request.blank(f"/v2{path}", headers=headers)
-        if project is not None:
-            identity = {"HTTP_X_PROJECT_ID": project, "HTTP_X_ROLES": "member,reader"}
-            asked.environ.update({**identity, "HTTP_X_USER_ID": "somebody"})
-        return asked.get_response(self._application)
-
-    def list(self, path: str, *, project: str | None = None) -> list[dict[str, Any]]:
-        answer = self.ask(path, project=project)
-        assert answer.status_int == 200, answer.text
-        found: list[dict[str, Any]] = answer.json["history"]
-        return found
 
 
 def test_an_owner_reads_its_own_part_in_plain_words(
@@ -440,7 +405,15 @@ def test_what_was_written_to_a_card_and_by_whom(dynamic: Card) -> None:
     last = entries(kind=history.PROGRAMMED)[-1]
     assert (last.private_reason, last.function_id) == (failed["error"], "zip-9")
     assert (entry.reason, last.reason) == (None, operations.NOT_DONE)
-    assert {entry.hostname, last.hostname} == {"host-1.example"}
+    # What was written for a guest is its project's.
+    dynamic.site.obey()
+    dynamic.image("sha-3")
+    instance = models.new_uuid()
+    arq = dynamic.resolved(dynamic.bind(instance, function_id="sha-3"))
+    assert arq["state"] == models.BOUND, arq["state_reason"]
+    (guests,) = entries(kind=history.PROGRAMMED, instance_uuid=instance)
+    assert guests.project_id == arq["project_id"] is not None
+    assert {each.hostname for each in (entry, last, guests)} == {"host-1.example"}
 
 
 def test_an_owner_reads_what_was_programmed_for_its_instance(
@@ -456,21 +429,11 @@ def test_an_owner_reads_what_was_programmed_for_its_instance(
         project = session.scalars(sa.select(models.Arq.project_id)).one()
     assert entry.project_id == project
     path = f"/history?kind=programmed&instance_uuid={instance}"
-    (own,) = Readers(conf).list(path, project=project)
+    (own,) = Readers(conf).list(path, project)
     assert own["reason"] == operations.NOT_DONE
     assert entry.private_reason != own["reason"]
     assert (own["actor"], own["hostname"]) == (None, None)
     assert Readers(conf).list(path, project="another") == []
-
-
-def test_what_was_written_for_a_guest_is_its_projects(dynamic: Card) -> None:
-    dynamic.image("aes-128")
-    instance = models.new_uuid()
-    arq = dynamic.resolved(dynamic.bind(instance, function_id="aes-128"))
-    assert arq["state"] == models.BOUND, arq["state_reason"]
-    (entry,) = entries(kind=history.PROGRAMMED)
-    assert (entry.consumer_uuid, entry.project_id) == (instance, arq["project_id"])
-    assert entry.hostname == "host-1.example"
 
 
 @pytest.mark.every_database

@@ -8,12 +8,11 @@ from concurrent import futures
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from oslo_config import cfg
 from oslo_limit import limit
 from oslo_limit import opts as limit_opts
 
-from cyborg import db, history, profiles, quotas
+from cyborg import history, profiles, quotas
 from cyborg.arqs import binding, service
 from cyborg.common import errors
 from cyborg.db import models
@@ -56,17 +55,6 @@ def test_of_many_at_once_only_those_within_the_limit_get_theirs(
     with futures.ThreadPoolExecutor(32) as pool:
         assert sum(pool.map(ask, range(32))) == 3
     assert len(service.list_arqs(ctx, project_id="project-1")) == 5
-
-
-@pytest.mark.every_database
-def test_each_lock_writes_so_that_other_nodes_of_a_cluster_see_it(
-    ctx: context.RequestContext,
-) -> None:
-    profile = make_profile(dict(boots.GROUP))
-    for count in (1, 2, 3):
-        service.create(ctx, profile, {quotas.REQUESTS: 5})
-        with db.reader() as session:
-            assert session.scalars(sa.select(models.ProjectLock.locks)).all() == [count]
 
 
 def test_each_class_has_its_own_limit(ctx: context.RequestContext) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -12,11 +11,12 @@ import webob
 from oslo_config import cfg
 
 from cyborg import db, history
-from cyborg.api import app
 from cyborg.db import models
 from cyborg.handles import release
+from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.mounted_api import Api
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -31,18 +31,10 @@ def cards(database: sa.Engine) -> None:
 
 def boot(conf: cfg.ConfigOpts, ctx: context.RequestContext, count: int, letter: str = "a") -> str:
     instance = models.new_uuid()
-    provider = hosts_provider(letter)
     arqs = boots.arqs(ctx, count, GPU if letter == "b" else None)
-    boots.bind(ctx, arqs, instance, device_rp_uuid=provider)
+    boots.bind(ctx, arqs, instance, device_rp_uuid=provider_uuid(f"host-1_{letter}"))
     engine.drain(conf)
     return instance
-
-
-def hosts_provider(letter: str) -> str:
-    with db.reader() as session:
-        deployable = models.Deployable
-        query = sa.select(deployable.rp_uuid).where(deployable.name == f"host-1_{letter}")
-        return session.scalars(query).one()
 
 
 def set_times(**times: tuple[int, int | None]) -> int:
@@ -89,15 +81,11 @@ def test_over_http(
     mine, other = boot(conf, ctx, 1), boot(conf, tenant, 2)
     now = set_times(**{mine: (6, None), other: (6, None)})
     conf.set_override("auth_strategy", "noauth", group="api")
-    application = app.load(conf)
+    api = Api(conf)
 
-    def ask(query: str, project: str | None = None, version: str = "2.4") -> Any:
-        headers = {"OpenStack-API-Version": f"accelerator {version}"}
-        asked = webob.Request.blank(f"/v2/usages{query}", headers=headers)
-        if project is not None:
-            identity = {"HTTP_X_PROJECT_ID": project, "HTTP_X_ROLES": "member,reader"}
-            asked.environ.update({**identity, "HTTP_X_USER_ID": "somebody"})
-        return asked.get_response(application)
+    def ask(query: str, project: str | None = None) -> webob.Response:
+        who = {"x_project_id": project or "", "x_roles": "member,reader", "x_user_id": "somebody"}
+        return api.ask("GET", f"/v2/usages{query}", **(who if project else {}))
 
     (own,) = ask("", "project-2").json["usages"]
     assert (own["project_id"], own["resource_class"], own["in_use"]) == ("project-2", "FPGA", 2)
@@ -110,12 +98,10 @@ def test_over_http(
     (cut,) = ask(f"?project_id=project-1&start={begin:%Y-%m-%dT%H:%M:%SZ}").json["usages"]
     assert round(cut["hours"]) == 2
     conf.set_override("history_expiry", 3600, group="conductor")
-    since = datetime.datetime.fromisoformat(ask("", version="2.4").json["known_since"])
+    since = datetime.datetime.fromisoformat(ask("").json["known_since"])
     assert 0 <= since.timestamp() * 1000 - (now - HOUR) < HOUR
     conf.set_override("history_expiry", 0, group="conductor")
-    assert ask("?project_id=project-1", "project-2", "2.4").json == {
-        "usages": [],
-        "known_since": None,
-    }
+    shown = ask("?project_id=project-1", "project-2").json
+    assert (shown["usages"], shown["known_since"]) == ([], None)
     for wrong in ("?start=yesterday", "?start=2026-11-21T10:00Z&end=2026-11-20T10:00Z"):
         assert ask(wrong).status_int == 400, wrong
