@@ -20,7 +20,7 @@ from cyborg.tests.service import PATIENCE, Site, until
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 6
+ROUNDS = 2
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from typing import Any
 
@@ -115,40 +116,40 @@ def questions(rack: Site) -> int:
     return calls.count("GET /allocation_candidates") + calls.count("GET /resource_providers")
 
 
-@pytest.mark.parametrize("column", ["drained", "down"])
-def test_what_is_refused_on_one_host_is_found_on_another(rack: Site, column: str) -> None:
+def test_what_is_refused_on_one_host_is_found_on_another(rack: Site) -> None:
     """Also before Placement has been told that the first one gives out nothing."""
     add_host(rack)
-    host = models.Host
 
-    def stop() -> None:
+    def flag(column: str, *, value: bool) -> None:
         with db.writer() as session:
-            db.update(session, host, host.name == "host-1", **{column: True})
+            db.update(session, models.Host, models.Host.name == "host-1", **{column: value})
+            if not value:
+                work.want(session, work.PLACEMENT, ["host-1"])
 
-    # What is fuller comes first, so that it is on host-1.
-    before_the_claim(rack, stop)
-    found = ask(rack, "POST", "", wish())
-    assert providers(found) == {provider_uuid("host-2_c")}
-    assert set(claimed(rack, found.json()["uuid"])) == {provider_uuid("host-2_c")}
-    with db.writer() as session:
-        work.want(session, work.PLACEMENT, ["host-1"])
-    rack.hurry(rack.idle)
+    for column in ("drained", "down"):
+        # What is fuller comes first, so that it is on host-1.
+        before_the_claim(rack, functools.partial(flag, column, value=True))
+        found = ask(rack, "POST", "", wish())
+        assert providers(found) == {provider_uuid("host-2_c")}
+        assert set(claimed(rack, found.json()["uuid"])) == {provider_uuid("host-2_c")}
+        call(rack, "DELETE", f"/{found.json()['uuid']}")
+        flag(column, value=False)
+        rack.hurry(rack.idle)
 
 
-@pytest.mark.parametrize("narrow", [1, 20])
 def test_other_hosts_take_no_candidates_from_those_that_are_named(
-    rack: Site, monkeypatch: pytest.MonkeyPatch, narrow: int
+    rack: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a large cloud Placement names so many candidates, and no more."""
     add_host(rack)
     monkeypatch.setattr("cyborg.allocations.choosing._MOST", 1)
-    monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", narrow)
-    for hosts_like in ("*host-1*", "*host-2*", "host-2"):
-        found = call(rack, "POST", "", wish(groups=[FPGA], hosts=hosts_like, dry_run=True))
-        assert found["state"] == "Possible", hosts_like
     part = {"groups": [FPGA], "device_rp_uuid": provider_uuid("host-2_c")}
-    found = rack.call("POST", "/allocations", wish(parts=[part], dry_run=True), "2.4")
-    assert found["state"] == "Possible"
+    named = [{"groups": [FPGA], "hosts": like} for like in ("*host-1*", "*host-2*", "host-2")]
+    for narrow in (1, 20):
+        monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", narrow)
+        for fields in (*named, {"parts": [part]}):
+            found = call(rack, "POST", "", wish(**fields, dry_run=True))
+            assert found["state"] == "Possible", (narrow, fields)
 
 
 def test_of_many_named_hosts_those_with_room_are_asked(

@@ -197,10 +197,7 @@ def test_what_is_claimed_for_nobody_is_repaired_without_nova(
 
 @pytest.mark.parametrize("first", ["PUT", "GET"])
 def test_nothing_is_sent_when_the_lease_has_ended(
-    conf: cfg.ConfigOpts,
-    ctx: context.RequestContext,
-    placement: PlacementServer,
-    first: str,
+    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer, first: str
 ) -> None:
     item = ask(conf, ctx)
     put(conf, SMALL)

@@ -16,13 +16,23 @@ from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import callers, hosts
-from cyborg.tests.consumers import FPGA, VERSION, as_member, ask, call, claimed, profile, wish
+from cyborg.tests.consumers import (
+    FPGA,
+    VERSION,
+    as_member,
+    ask,
+    before_the_claim,
+    call,
+    claimed,
+    profile,
+    wish,
+)
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import PATIENCE, USER_PROJECT, USER_TOKEN, Site, until
 
 
 @pytest.mark.every_database
-def test_one_call_gives_a_consumer_what_it_needs(rack: Site) -> None:
+def test_one_call_gives_a_consumer_what_it_needs(rack: Site, sink: NovaSink) -> None:
     body = wish()
     found = call(rack, "POST", "", body)
     consumer = body["consumer"]["uuid"]
@@ -35,12 +45,20 @@ def test_one_call_gives_a_consumer_what_it_needs(rack: Site) -> None:
     assert claimed(rack, consumer) == {accelerator["device_rp_uuid"]: {"FPGA": 1}}
     assert call(rack, "GET", f"/{consumer}") == found
     assert call(rack, "GET", "?consumer_name=edge")["allocations"] == [found]
+    with db.reader() as session:
+        (arq,) = session.scalars(sa.select(models.Arq))
+    assert (arq.uuid, arq.instance_asked_ms) == (accelerator["arq_uuid"], None)
+    assert arq.consumer_uuid == consumer
+    refused = ask(rack, "POST", f"/{consumer}/renew")
+    assert (refused.status_code, "no lease" in refused.text) == (409, True)
 
     call(rack, "DELETE", f"/{consumer}")
     assert ask(rack, "GET", f"/{consumer}").status_code == 404
     rack.hurry(rack.idle)
     assert claimed(rack, consumer) == {}
     assert rack.held() == {}
+    # Nova is told nothing of it.
+    assert not sink.events
 
 
 def test_a_part_may_name_its_provider(rack: Site) -> None:
@@ -142,17 +160,6 @@ def test_an_owner_reads_why_it_was_refused(rack: Site) -> None:
     assert [each for each in failures(rack) if each in refused.text]
 
 
-def test_nova_is_told_nothing(rack: Site, sink: NovaSink) -> None:
-    body = wish()
-    (accelerator,) = call(rack, "POST", "", body)["accelerators"]
-    rack.hurry(rack.idle)
-    assert not sink.events
-    with db.reader() as session:
-        (arq,) = session.scalars(sa.select(models.Arq))
-    assert (arq.uuid, arq.instance_asked_ms) == (accelerator["arq_uuid"], None)
-    assert arq.consumer_uuid == body["consumer"]["uuid"]
-
-
 @pytest.mark.every_database
 def test_what_is_short_is_said_group_by_group(rack: Site) -> None:
     profile(
@@ -202,6 +209,10 @@ def test_the_first_alternative_with_room_is_taken(rack: Site) -> None:
         provider_uuid("host-1_b")
     }
     assert found["accelerators"][0]["device_profile_name"] is None
+    # The smaller card is packed first.
+    for placing, card in (("pack", "host-1_b"), ("spread", "host-1_a")):
+        (given,) = call(rack, "POST", "", wish(groups=[FPGA], placing=placing))["accelerators"]
+        assert given["device_rp_uuid"] == provider_uuid(card)
 
 
 def test_a_dry_run_claims_nothing(rack: Site) -> None:
@@ -229,14 +240,6 @@ def test_a_dry_run_claims_nothing(rack: Site) -> None:
     assert claimed(rack, found["uuid"]) == {}
 
 
-def test_packing_and_spreading(rack: Site) -> None:
-    small = provider_uuid("host-1_b")
-    (first,) = call(rack, "POST", "", wish(groups=[FPGA]))["accelerators"]
-    assert first["device_rp_uuid"] == small
-    (second,) = call(rack, "POST", "", wish(groups=[FPGA], placing="spread"))["accelerators"]
-    assert second["device_rp_uuid"] == provider_uuid("host-1_a")
-
-
 @pytest.mark.every_database
 def test_an_expired_lease_is_released(rack: Site) -> None:
     body = wish(device_profile_name="p", lease_seconds=3600)
@@ -256,13 +259,6 @@ def test_an_expired_lease_is_released(rack: Site) -> None:
     assert claimed(rack, found["uuid"]) == {}
     # The consumer may have it again.
     assert call(rack, "POST", "", body)["state"] == "Active"
-
-
-def test_without_a_lease_there_is_nothing_to_renew(rack: Site) -> None:
-    found = call(rack, "POST", "", wish())
-    refused = ask(rack, "POST", f"/{found['uuid']}/renew")
-    assert refused.status_code == 409
-    assert "no lease" in refused.text
 
 
 def gang(site: Site) -> None:
@@ -297,24 +293,14 @@ def test_a_gang_is_allocated_on_several_hosts_or_not_at_all(rack: Site) -> None:
 
 def test_others_who_are_faster(rack: Site) -> None:
     """Between choice and claim somebody takes the place that was chosen, and then all of it."""
-    taken: list[str] = []
 
-    def steal(method: str, path: str) -> None:
-        if method == "PUT" and path.startswith("/allocations/") and not taken:
-            taken.append(path)
-            rack.placement.allocate(str(uuid.uuid4()), provider_uuid("host-1_b"), FPGA=2)
+    def steal(card: str, amount: int) -> None:
+        rack.placement.allocate(str(uuid.uuid4()), provider_uuid(card), FPGA=amount)
 
-    rack.placement.before = steal
+    before_the_claim(rack, lambda: steal("host-1_b", 2))
     (found,) = call(rack, "POST", "", wish())["accelerators"]
     assert found["device_rp_uuid"] == provider_uuid("host-1_a")
-    taken.clear()
-
-    def steal_all(method: str, path: str) -> None:
-        if method == "PUT" and path.startswith("/allocations/") and not taken:
-            taken.append(path)
-            rack.placement.allocate(str(uuid.uuid4()), provider_uuid("host-1_a"), FPGA=3)
-
-    rack.placement.before = steal_all
+    before_the_claim(rack, lambda: steal("host-1_a", 3))
     body = wish()
     refused = ask(rack, "POST", "", body)
     assert refused.status_code == 409
@@ -339,46 +325,36 @@ def test_a_claim_of_somebody_else_is_left_alone(rack: Site) -> None:
     assert claimed(rack, consumer) == {provider_uuid("host-1_a"): {"FPGA": 1}}
 
 
-@pytest.mark.parametrize(
-    ("model", "changes", "public", "private"),
-    [
-        (models.Host, {"drained": True}, "the host is drained", "host-1"),
-        (models.Host, {"down": True}, "the host is down", "host-1"),
-        (models.Device, {"unhealthy": "0000:3b:00.0 is hot."}, "is unhealthy", "0000:3b:00.0"),
-    ],
-    ids=["drained", "down", "unhealthy"],
-)
-def test_its_owner_reads_what_happened_and_not_where(
-    rack: Site, model: type[models.Base], changes: dict[str, Any], public: str, private: str
-) -> None:
+def test_its_owner_reads_what_happened_and_not_where(rack: Site) -> None:
     """Between choice and bind the place becomes one that gives out nothing."""
+    for model, column, value, public, private in (
+        (models.Host, "drained", True, "the host is drained", "host-1"),
+        (models.Host, "down", True, "the host is down", "host-1"),
+        (models.Device, "unhealthy", "0000:3b:00.0 is hot.", "is unhealthy", "0000:3b:00.0"),
+    ):
 
-    with db.reader() as session:
-        columns = [getattr(model, name) for name in changes]
-        before = session.execute(sa.select(*columns).limit(1)).one()._asdict()
+        def change(value: object, model: Any = model, column: str = column) -> None:
+            with db.writer() as session:
+                db.update(session, model, **{column: value})
 
-    def change(values: dict[str, Any]) -> None:
-        with db.writer() as session:
-            db.update(session, model, **values)
+        def act(method: str, path: str, value: object = value) -> None:
+            if method == "PUT" and path.startswith("/allocations/"):
+                change(value)
 
-    def act(method: str, path: str) -> None:
-        if method == "PUT" and path.startswith("/allocations/"):
-            change(changes)
-
-    rack.placement.before = act
-    body = wish()
-    refused = as_member(rack, "POST", "", body)
-    rack.placement.before = None
-    change(before)
-    assert refused.status_code == 409
-    shown = as_member(rack, "GET", f"/{body['consumer']['uuid']}").json()["state_reason"]
-    for text in (refused.text, shown):
-        assert public in text
-        assert "host-1" not in text
-        assert "0000:" not in text
-    full = call(rack, "GET", f"/{body['consumer']['uuid']}")["state_reason"]
-    assert public in full
-    assert private in full
+        rack.placement.before = act
+        body = wish()
+        refused = as_member(rack, "POST", "", body)
+        rack.placement.before = None
+        change(False if value is True else None)
+        assert refused.status_code == 409
+        path = f"/{body['consumer']['uuid']}"
+        for text in (refused.text, as_member(rack, "GET", path).json()["state_reason"]):
+            assert public in text
+            assert "host-1" not in text
+            assert "0000:" not in text
+        full = call(rack, "GET", path)["state_reason"]
+        assert public in full
+        assert private in full
 
 
 def test_an_instance_is_no_consumer(rack: Site) -> None:
@@ -495,26 +471,6 @@ def test_the_parts_of_all_alternatives_are_counted(rack: Site) -> None:
     assert "the most is 64" in refused.text
 
 
-def test_requests_that_are_refused(rack: Site) -> None:
-    assert ask(rack, "POST", "", {"device_profile_name": "p"}).status_code == 400
-    wrong: list[dict[str, Any]] = [
-        {"device_profile_name": "p", "groups": [FPGA]},
-        {"groups": []},
-        {"parts": []},
-        {"alternatives": []},
-        {"alternatives": [{"hosts": "x"}]},
-        {"device_profile_name": "p", "lease_seconds": 0},
-        {"device_profile_name": "p", "placing": "anywhere"},
-        {"groups": [{"accel:preferred_function": "x"}]},
-        {"parts": [{"device_profile_name": "p", "count": 60}] * 2},
-    ]
-    for fields in wrong:
-        assert ask(rack, "POST", "", wish(**fields)).status_code == 400, fields
-    assert ask(rack, "POST", "", wish(device_profile_name="gone")).status_code == 404
-    assert rack.ask("POST", "/allocations", wish(), "2.3").status_code == 404
-    assert work.ALLOCATE not in {row.kind for row in rack.work()}
-
-
 def test_without_alternatives_none_was_chosen(rack: Site) -> None:
     for fields, chosen in (
         ({"device_profile_name": "p"}, None),
@@ -537,47 +493,62 @@ NEVER = {
 }
 
 
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"groups": [{"resources:FPGA": "1000"}, FPGA]}, "groups ask for 1001"),
-        ({"groups": [{}]}, "groups: 0 accelerators are asked for in all; ask for 1 to 1000."),
-        ({"device_profile_name": "none"}, "device_profile_name: 0 accelerators"),
-        ({"parts": [{"groups": [{"resources:FPGA": "600"}], "count": 2}]}, "parts: 1200 acc"),
-        (
-            {"alternatives": [{"groups": [FPGA]}, {"groups": [{}]}]},
-            "alternatives[1]: 0 accelerators",
-        ),
-        (
-            {"alternatives": [{"groups": [FPGA]}, {"parts": [{"groups": [{}]}]}]},
-            "alternatives[1]: 0 accelerators",
-        ),
-        ({"groups": [FPGA, TWICE]}, "groups[1] has the key"),
-        ({"parts": [{"groups": [FPGA]}, {"groups": [TWICE]}]}, "parts[1]: groups[0] has the key"),
-        (
-            {"alternatives": [{"groups": [FPGA]}, {"parts": [{"groups": [NO_SUCH]}]}]},
-            "alternatives[1].parts[0]: groups[0]: there is no standard trait HW_NONE",
-        ),
-        (
-            {"parts": [{"groups": [FPGA, FPGA], "count": 3}, {"groups": [FPGA, NEVER]}]},
-            "parts[1]: groups[1] can never be bound",
-        ),
-        (
-            {"parts": [{"groups": [FPGA]}, {"device_profile_name": "never"}]},
-            "parts[1].device_profile_name: groups[0] can never be bound",
-        ),
-    ],
-)
-def test_a_refusal_names_what_was_written(
-    rack: Site, fields: dict[str, Any], named: str
-) -> None:
+#: Fields of a request, and what the refusal names.
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"groups": [{"resources:FPGA": "1000"}, FPGA]}, "groups ask for 1001"),
+    ({"groups": [{}]}, "groups: 0 accelerators are asked for in all; ask for 1 to 1000."),
+    ({"device_profile_name": "none"}, "device_profile_name: 0 accelerators"),
+    ({"parts": [{"groups": [{"resources:FPGA": "600"}], "count": 2}]}, "parts: 1200 acc"),
+    (
+        {"alternatives": [{"groups": [FPGA]}, {"groups": [{}]}]},
+        "alternatives[1]: 0 accelerators",
+    ),
+    (
+        {"alternatives": [{"groups": [FPGA]}, {"parts": [{"groups": [{}]}]}]},
+        "alternatives[1]: 0 accelerators",
+    ),
+    ({"groups": [FPGA, TWICE]}, "groups[1] has the key"),
+    ({"parts": [{"groups": [FPGA]}, {"groups": [TWICE]}]}, "parts[1]: groups[0] has the key"),
+    (
+        {"alternatives": [{"groups": [FPGA]}, {"parts": [{"groups": [NO_SUCH]}]}]},
+        "alternatives[1].parts[0]: groups[0]: there is no standard trait HW_NONE",
+    ),
+    (
+        {"parts": [{"groups": [FPGA, FPGA], "count": 3}, {"groups": [FPGA, NEVER]}]},
+        "parts[1]: groups[1] can never be bound",
+    ),
+    (
+        {"parts": [{"groups": [FPGA]}, {"device_profile_name": "never"}]},
+        "parts[1].device_profile_name: groups[0] can never be bound",
+    ),
+]
+
+
+def test_a_refusal_names_what_was_written(rack: Site) -> None:
     with db.writer() as session:
         for name, group in (("none", {}), ("never", NEVER)):
             # Imported, from where the rules were others.
             session.add(models.DeviceProfile(name=name, groups=[group], description=None))
-    refused = ask(rack, "POST", "", wish(**fields))
-    assert refused.status_code == 400, refused.text
-    assert named in refused.text
+    for fields, named in REFUSED:
+        refused = ask(rack, "POST", "", wish(**fields))
+        assert (refused.status_code, named in refused.text) == (400, True), refused.text
+    assert ask(rack, "POST", "", {"device_profile_name": "p"}).status_code == 400
+    wrong: list[dict[str, Any]] = [
+        {"device_profile_name": "p", "groups": [FPGA]},
+        {"groups": []},
+        {"parts": []},
+        {"alternatives": []},
+        {"alternatives": [{"hosts": "x"}]},
+        {"device_profile_name": "p", "lease_seconds": 0},
+        {"device_profile_name": "p", "placing": "anywhere"},
+        {"groups": [{"accel:preferred_function": "x"}]},
+        {"parts": [{"device_profile_name": "p", "count": 60}] * 2},
+    ]
+    for fields in wrong:
+        assert ask(rack, "POST", "", wish(**fields)).status_code == 400, fields
+    assert ask(rack, "POST", "", wish(device_profile_name="gone")).status_code == 404
+    assert rack.ask("POST", "/allocations", wish(), "2.3").status_code == 404
+    assert work.ALLOCATE not in {row.kind for row in rack.work()}
 
 
 SMALL = {"groups": [FPGA]}
