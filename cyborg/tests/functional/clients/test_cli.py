@@ -60,19 +60,6 @@ COMMANDS = {
     "device_show",
 }
 
-#: What released clients cannot do for faults of their own, and why; each has a test.
-CLIENT_FAULTS = {
-    "cyborgclient: deployable program": "it calls the SDK's update_deployable, which calls itself "
-    "until Python gives up; nothing is sent",
-    "openstackclient: device list, device show": "it has a column for the status, which is of 2.3, "
-    "but asks for 2.0 unless told otherwise, so the column is empty",
-    "device enable, device disable": "the SDK does not look at the answer, so that a device which "
-    "does not exist passes for done",
-    "arq create": "it shows the first ARQ of the profile only",
-    "device attribute create": "it wants the deployable's integer, which no command shows but "
-    "device attribute list, of a deployable that has attributes already",
-}
-
 UNKNOWN = "11111111-2222-3333-4444-555555555555"
 GROUPS = [{"resources:FPGA": "2", "trait:CUSTOM_FAKE_DEVICE": "required"}]
 
@@ -115,10 +102,8 @@ def installed(package: str) -> Iterator[None]:
 @pytest.fixture(
     params=[
         ("openstackclient", None),
-        ("openstackclient", "2.0"),
         ("openstackclient", "2.3"),
         ("cyborgclient", None),
-        ("cyborgclient", "2.0"),
     ],
     ids=lambda param: "-".join(filter(None, param)),
 )
@@ -164,7 +149,7 @@ def test_devices(cli: Cli, site: Site) -> None:
     assert status() == "enabled"
 
     assert "found" in cli.refused("device", "show", UNKNOWN)
-    # A fault of the client's.
+    # A fault of the client's: the SDK does not look at the answer.
     cli.do("device", "disable", UNKNOWN)
 
 
@@ -185,27 +170,17 @@ def test_deployables(cli: Cli, site: Site) -> None:
 def test_programming(cli: Cli, site: Site) -> None:
     site.populate()
     (deployable,) = cli("deployable", "list")
-
-    complaint = cli.refused("deployable", "program", deployable["uuid"], UNKNOWN)
-
-    if cli.package == "cyborgclient":
-        # A fault of the client's.
-        assert "maximum recursion depth exceeded" in complaint
-    else:
-        assert "does not say that it can" in complaint
-        assert "501" in complaint
     assert "found" in cli.refused("deployable", "program", UNKNOWN, UNKNOWN)
-
-
-def test_programming_what_runs_already(cli: Cli, site: Site) -> None:
+    complaint = cli.refused("deployable", "program", deployable["uuid"], UNKNOWN)
     if cli.package == "cyborgclient":
-        pytest.skip("it cannot program, see above")
-    site.populate()
+        # A fault of the client's: the SDK's update_deployable calls itself; nothing is sent.
+        assert "maximum recursion depth exceeded" in complaint
+        return
+    assert "does not say that it can" in complaint
+    assert "501" in complaint
+    # What it runs already is not written.
     site.load(UNKNOWN)
-    (deployable,) = cli("deployable", "list")
-
     programmed = cli("deployable", "program", deployable["uuid"], UNKNOWN)
-
     assert programmed["uuid"] == deployable["uuid"]
     (operation,) = site.call("GET", "/operations", version="2.4")["operations"]
     assert (operation["state"], operation["image_uuid"]) == ("succeeded", UNKNOWN)
@@ -236,11 +211,7 @@ def test_profiles(cli: Cli, site: Site) -> None:
     fields = ("uuid", "name", "groups", "description")
     text = json.dumps(GROUPS)
     made = cli("device", "profile", "create", "one", text, "--description", "the first")
-    assert columns(made, *fields[1:]) == {
-        "name": "one",
-        "groups": GROUPS,
-        "description": "the first",
-    }
+    assert [made[name] for name in fields[1:]] == ["one", GROUPS, "the first"]
     assert cli("device", "profile", "list") == [columns(made, *fields)]
     (listed,) = cli("device", "profile", "list", "--long")
     assert columns(listed, *fields) == columns(made, *fields)
@@ -282,18 +253,15 @@ def test_arqs(cli: Cli, site: Site) -> None:
     assert bound_at_once["state"] == models.BOUND
 
     bound = cli("arq", "show", uuid)
-    assert (
-        bound
-        | {
-            "state": models.BOUND,
-            "hostname": hosts.ROOT,
-            "device_rp_uuid": RP,
-            "instance_uuid": instance,
-            "attach_handle_type": "TEST_PCI",
-            "attach_handle_info": {"bus": "0c", "device": "00", "domain": "0000", "function": "0"},
-        }
-        == bound
-    )
+    expected = {
+        "state": models.BOUND,
+        "hostname": hosts.ROOT,
+        "device_rp_uuid": RP,
+        "instance_uuid": instance,
+        "attach_handle_type": "TEST_PCI",
+        "attach_handle_info": {"bus": "0c", "device": "00", "domain": "0000", "function": "0"},
+    }
+    assert columns(bound, *expected) == expected
     short = ("uuid", "state", "device_profile_name", "instance_uuid", "attach_handle_info")
     assert columns(cli("arq", "list")[0], *short) == columns(bound, *short)
 
@@ -309,10 +277,9 @@ def test_arqs(cli: Cli, site: Site) -> None:
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES))
-@pytest.mark.parametrize("version", [str(versions.MAX)])
-def test_the_sentence_of_an_error(site: Site, package: str, version: str) -> None:
+def test_the_sentence_of_an_error(site: Site, package: str) -> None:
     with installed(package):
-        cli = Cli(package=package, version=version, endpoint=site.endpoint)
+        cli = Cli(package=package, version=str(versions.MAX), endpoint=site.endpoint)
         complaint = cli.refused("device", "profile", "create", "one", json.dumps(GROUPS))
     assert "A device profile must be an object with a name and groups." in complaint
 
