@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ class Ask:
     shows: str = ""
     #: Whether another service vouches for it, which changes no rule.
     vouched: bool = False
-    microversion: str = "2.0"
+    microversion: str = "2.4"
 
     @property
     def owned(self) -> bool:
@@ -52,121 +53,90 @@ OWN_GROUPS = {
 ALLOCATIONS = "/allocations"
 ARQS, PROFILES, POOLS = "/accelerator_requests", "/device_profiles", "/function_pools"
 
+#: A request that microversions of old have, too.
+old = functools.partial(Ask, microversion="2.0")
+
 REQUESTS = {
-    "device_profile:get_all": Ask(f"GET {PROFILES}", shows="device_profile"),
-    "device_profile:get_all mine": Ask(f"GET {PROFILES}", shows="private"),
-    "device_profile:get_one": Ask(f"GET {PROFILES}/{{device_profile}}", shows="device_profile"),
-    "device_profile:get_one mine": Ask(f"GET {PROFILES}/{{private}}", shows="private"),
-    "device_profile:create": Ask(f"POST {PROFILES}", [PROFILE]),
-    "device_profile:update": Ask(f"PUT {PROFILES}/{{device_profile}}", PROFILE, microversion="2.4"),
-    "device_profile:update off": Ask(
-        f"POST {PROFILES}/{{device_profile}}/disable", microversion="2.4"
-    ),
-    "device_profile:update on": Ask(
-        f"POST {PROFILES}/{{disabled_profile}}/enable", microversion="2.4"
-    ),
-    "device_profile:delete": Ask(f"DELETE {PROFILES}/{{device_profile}}"),
-    "device_profile:delete many": Ask(f"DELETE {PROFILES}?value={{device_profile}}"),
-    "device_profile:candidates": Ask(
-        f"GET {PROFILES}/{{device_profile}}/candidates", microversion="2.4"
-    ),
-    "arq:get_all": Ask(f"GET {ARQS}", shows="arq"),
-    "arq:get_all 2.4": Ask(f"GET {ARQS}", shows="arq", microversion="2.4"),
-    "arq:get_all project": Ask(
-        f"GET {ARQS}?project_id={{project}}", shows="arq", microversion="2.4"
-    ),
-    "arq:get_all all_projects": Ask(
-        f"GET {ARQS}?all_projects=true", shows="arq", microversion="2.4"
-    ),
-    "arq:get_all instance": Ask(f"GET {ARQS}?instance={{instance}}", shows="bound"),
-    "arq:get_one": Ask(f"GET {ARQS}/{{arq}}", shows="arq"),
-    "arq:get_access_key": Ask(
-        f"GET {ARQS}/{{bound}}/access_key", shows="bound", microversion="2.4"
-    ),
-    "arq:create": Ask(f"POST {ARQS}", {"device_profile_name": "public"}),
-    "arq:create mine": Ask(f"POST {ARQS}", {"device_profile_name": "{private_name}"}),
-    "arq:update bind": Ask(f"PATCH {ARQS}", {"{arq}": BIND}, vouched=True),
+    "device_profile:get_all": old(f"GET {PROFILES}", shows="device_profile"),
+    "device_profile:get_all mine": old(f"GET {PROFILES}", shows="private"),
+    "device_profile:get_one": old(f"GET {PROFILES}/{{device_profile}}", shows="device_profile"),
+    "device_profile:get_one mine": old(f"GET {PROFILES}/{{private}}", shows="private"),
+    "device_profile:create": old(f"POST {PROFILES}", [PROFILE]),
+    "device_profile:update": Ask(f"PUT {PROFILES}/{{device_profile}}", PROFILE),
+    "device_profile:update off": Ask(f"POST {PROFILES}/{{device_profile}}/disable"),
+    "device_profile:update on": Ask(f"POST {PROFILES}/{{disabled_profile}}/enable"),
+    "device_profile:delete": old(f"DELETE {PROFILES}/{{device_profile}}"),
+    "device_profile:delete many": old(f"DELETE {PROFILES}?value={{device_profile}}"),
+    "device_profile:candidates": Ask(f"GET {PROFILES}/{{device_profile}}/candidates"),
+    "arq:get_all": old(f"GET {ARQS}", shows="arq"),
+    "arq:get_all 2.4": Ask(f"GET {ARQS}", shows="arq"),
+    "arq:get_all project": Ask(f"GET {ARQS}?project_id={{project}}", shows="arq"),
+    "arq:get_all all_projects": Ask(f"GET {ARQS}?all_projects=true", shows="arq"),
+    "arq:get_all instance": old(f"GET {ARQS}?instance={{instance}}", shows="bound"),
+    "arq:get_one": old(f"GET {ARQS}/{{arq}}", shows="arq"),
+    "arq:get_access_key": Ask(f"GET {ARQS}/{{bound}}/access_key", shows="bound"),
+    "arq:create": old(f"POST {ARQS}", {"device_profile_name": "public"}),
+    "arq:create mine": old(f"POST {ARQS}", {"device_profile_name": "{private_name}"}),
+    "arq:update bind": old(f"PATCH {ARQS}", {"{arq}": BIND}, vouched=True),
     "arq:update project": Ask(f"PATCH {ARQS}", {"{arq}": MOVE}, vouched=True, microversion="2.1"),
-    "arq:update unbind": Ask(f"PATCH {ARQS}", {"{bound}": UNBIND}, vouched=True),
-    "arq:delete": Ask(f"DELETE {ARQS}/{{arq}}"),
-    "arq:delete many": Ask(f"DELETE {ARQS}?arqs={{arq}}"),
-    "arq:delete bound": Ask(f"DELETE {ARQS}/{{bound}}", vouched=True),
-    "arq:delete instance": Ask(f"DELETE {ARQS}?instance={{instance}}", vouched=True),
-    "arq:get_all deleting": Ask(
-        f"GET {ARQS}?state=Deleting&all_projects=true", shows="deleting", microversion="2.4"
-    ),
-    "arq:get_all my deleting": Ask(
-        f"GET {ARQS}?state=Deleting", shows="deleting", microversion="2.4"
-    ),
-    "arq:release": Ask(f"POST {ARQS}/{{bound}}/release?force=true", microversion="2.4"),
-    "allocation:get_all": Ask(f"GET {ALLOCATIONS}", shows="allocation", microversion="2.4"),
-    "allocation:get_one": Ask(
-        f"GET {ALLOCATIONS}/{{allocation}}", shows="allocation", microversion="2.4"
-    ),
-    "allocation:create": Ask(f"POST {ALLOCATIONS}", ALLOCATION, microversion="2.4"),
-    "allocation:create_groups": Ask(f"POST {ALLOCATIONS}", OWN_GROUPS, microversion="2.4"),
-    "allocation:renew": Ask(f"POST {ALLOCATIONS}/{{allocation}}/renew", microversion="2.4"),
-    "allocation:delete": Ask(f"DELETE {ALLOCATIONS}/{{allocation}}", microversion="2.4"),
-    "device:get_all": Ask("GET /devices", shows="device"),
-    "device:get_one": Ask("GET /devices/{device}", shows="device"),
-    "device:disable": Ask("POST /devices/{device}/disable"),
-    "device:enable": Ask("POST /devices/{disabled}/enable"),
-    "device:taint": Ask("POST /devices/{device}/taint", microversion="2.4"),
-    "device:taint off": Ask("POST /devices/{tainted}/untaint", microversion="2.4"),
-    "device:delete": Ask("DELETE /devices/{disabled}", microversion="2.4"),
-    "deployable:get_all": Ask("GET /deployables", shows="deployable"),
-    "deployable:get_one": Ask("GET /deployables/{deployable}", shows="deployable"),
-    "deployable:program": Ask("PATCH /deployables/{deployable}/program", PROGRAM),
+    "arq:update unbind": old(f"PATCH {ARQS}", {"{bound}": UNBIND}, vouched=True),
+    "arq:delete": old(f"DELETE {ARQS}/{{arq}}"),
+    "arq:delete many": old(f"DELETE {ARQS}?arqs={{arq}}"),
+    "arq:delete bound": old(f"DELETE {ARQS}/{{bound}}", vouched=True),
+    "arq:delete instance": old(f"DELETE {ARQS}?instance={{instance}}", vouched=True),
+    "arq:get_all deleting": Ask(f"GET {ARQS}?state=Deleting&all_projects=true", shows="deleting"),
+    "arq:get_all my deleting": Ask(f"GET {ARQS}?state=Deleting", shows="deleting"),
+    "arq:release": Ask(f"POST {ARQS}/{{bound}}/release?force=true"),
+    "allocation:get_all": Ask(f"GET {ALLOCATIONS}", shows="allocation"),
+    "allocation:get_one": Ask(f"GET {ALLOCATIONS}/{{allocation}}", shows="allocation"),
+    "allocation:create": Ask(f"POST {ALLOCATIONS}", ALLOCATION),
+    "allocation:create_groups": Ask(f"POST {ALLOCATIONS}", OWN_GROUPS),
+    "allocation:renew": Ask(f"POST {ALLOCATIONS}/{{allocation}}/renew"),
+    "allocation:delete": Ask(f"DELETE {ALLOCATIONS}/{{allocation}}"),
+    "device:get_all": old("GET /devices", shows="device"),
+    "device:get_one": old("GET /devices/{device}", shows="device"),
+    "device:disable": old("POST /devices/{device}/disable"),
+    "device:enable": old("POST /devices/{disabled}/enable"),
+    "device:taint": Ask("POST /devices/{device}/taint"),
+    "device:taint off": Ask("POST /devices/{tainted}/untaint"),
+    "device:delete": Ask("DELETE /devices/{disabled}"),
+    "deployable:get_all": old("GET /deployables", shows="deployable"),
+    "deployable:get_one": old("GET /deployables/{deployable}", shows="deployable"),
+    "deployable:program": old("PATCH /deployables/{deployable}/program", PROGRAM),
     "deployable:program begin": Ask(
-        "POST /deployables/{programmable}/program", {"image_uuid": "{new}"}, microversion="2.4"
+        "POST /deployables/{programmable}/program", {"image_uuid": "{new}"}
     ),
-    "operation:get_all": Ask("GET /operations", shows="operation", microversion="2.4"),
-    "operation:get_one": Ask("GET /operations/{operation}", shows="operation", microversion="2.4"),
-    "operation:delete": Ask("DELETE /operations/{queued}", microversion="2.4"),
-    "function_pool:get_all": Ask(f"GET {POOLS}", shows="function_pool", microversion="2.4"),
-    "function_pool:get_one": Ask(
-        f"GET {POOLS}/{{function_pool}}", shows="function_pool", microversion="2.4"
-    ),
-    "function_pool:create": Ask(f"POST {POOLS}", POOL, microversion="2.4"),
-    "function_pool:update": Ask(f"PUT {POOLS}/{{function_pool}}", POOL, microversion="2.4"),
-    "function_pool:delete": Ask(f"DELETE {POOLS}/{{function_pool}}", microversion="2.4"),
-    "function_miss:create": Ask(
-        "POST /function_misses", {"function_id": "aes"}, microversion="2.4"
-    ),
-    "history:get_all": Ask("GET /history", shows="entry", microversion="2.4"),
-    "history:get_all project": Ask(
-        "GET /history?project_id={project}", shows="entry", microversion="2.4"
-    ),
-    "history:get_all device": Ask(
-        "GET /devices/{device}/history", shows="entry", microversion="2.4"
-    ),
-    "host:get_one": Ask("GET /hosts/{host}", shows="deleting", microversion="2.4"),
-    "host:drain": Ask("POST /hosts/{host}/drain", microversion="2.4"),
-    "host:undrain": Ask("POST /hosts/{drained_host}/undrain", microversion="2.4"),
-    "host:taint": Ask("POST /hosts/{host}/taint", microversion="2.4"),
-    "host:taint off": Ask("POST /hosts/{drained_host}/untaint", microversion="2.4"),
-    "host:get_keys": Ask(
-        "GET /hosts/{drained_host}/keys", shows="host_key", microversion="2.4"
-    ),
-    "host:enrol_key": Ask(
-        "POST /hosts/{host}/keys", {"public_key": "{new_key}"}, microversion="2.4"
-    ),
-    "host:revoke_keys": Ask("DELETE /hosts/{drained_host}/keys", microversion="2.4"),
-    "usage:get_all": Ask("GET /usages", shows="project", microversion="2.4"),
-    "usage:get_all project": Ask(
-        "GET /usages?project_id={project}", shows="project", microversion="2.4"
-    ),
-    "usage:get_all all_projects": Ask(
-        "GET /usages?all_projects=true", shows="project", microversion="2.4"
-    ),
-    "attach_handle:get_all": Ask("GET /attach_handles", shows="device", microversion="2.4"),
-    "attribute:get_all": Ask("GET /attributes", shows="attribute"),
-    "attribute:get_one": Ask("GET /attributes/{attribute}", shows="attribute"),
-    "attribute:create": Ask("POST /attributes", ATTRIBUTE),
-    "attribute:delete": Ask("DELETE /attributes/{attribute}"),
-    "service:get_all": Ask("GET /services", shows="service", microversion="2.4"),
-    "service:get_one": Ask("GET /services/{service}", shows="service", microversion="2.4"),
-    "service:delete": Ask("DELETE /services/{service}?force=true", microversion="2.4"),
+    "operation:get_all": Ask("GET /operations", shows="operation"),
+    "operation:get_one": Ask("GET /operations/{operation}", shows="operation"),
+    "operation:delete": Ask("DELETE /operations/{queued}"),
+    "function_pool:get_all": Ask(f"GET {POOLS}", shows="function_pool"),
+    "function_pool:get_one": Ask(f"GET {POOLS}/{{function_pool}}", shows="function_pool"),
+    "function_pool:create": Ask(f"POST {POOLS}", POOL),
+    "function_pool:update": Ask(f"PUT {POOLS}/{{function_pool}}", POOL),
+    "function_pool:delete": Ask(f"DELETE {POOLS}/{{function_pool}}"),
+    "function_miss:create": Ask("POST /function_misses", {"function_id": "aes"}),
+    "history:get_all": Ask("GET /history", shows="entry"),
+    "history:get_all project": Ask("GET /history?project_id={project}", shows="entry"),
+    "history:get_all device": Ask("GET /devices/{device}/history", shows="entry"),
+    "host:get_one": Ask("GET /hosts/{host}", shows="deleting"),
+    "host:drain": Ask("POST /hosts/{host}/drain"),
+    "host:undrain": Ask("POST /hosts/{drained_host}/undrain"),
+    "host:taint": Ask("POST /hosts/{host}/taint"),
+    "host:taint off": Ask("POST /hosts/{drained_host}/untaint"),
+    "host:get_keys": Ask("GET /hosts/{drained_host}/keys", shows="host_key"),
+    "host:enrol_key": Ask("POST /hosts/{host}/keys", {"public_key": "{new_key}"}),
+    "host:revoke_keys": Ask("DELETE /hosts/{drained_host}/keys"),
+    "usage:get_all": Ask("GET /usages", shows="project"),
+    "usage:get_all project": Ask("GET /usages?project_id={project}", shows="project"),
+    "usage:get_all all_projects": Ask("GET /usages?all_projects=true", shows="project"),
+    "attach_handle:get_all": Ask("GET /attach_handles", shows="device"),
+    "attribute:get_all": old("GET /attributes", shows="attribute"),
+    "attribute:get_one": old("GET /attributes/{attribute}", shows="attribute"),
+    "attribute:create": old("POST /attributes", ATTRIBUTE),
+    "attribute:delete": old("DELETE /attributes/{attribute}"),
+    "service:get_all": Ask("GET /services", shows="service"),
+    "service:get_one": Ask("GET /services/{service}", shows="service"),
+    "service:delete": Ask("DELETE /services/{service}?force=true"),
 }
 
 
@@ -188,15 +158,14 @@ def send(
     """Send the request for something of that project, and put the scene back to how it was."""
     names = scene.names(project)
     version = {"OpenStack-API-Version": f"accelerator {ask.microversion}"}
-    before = scene.state()
     answer = scene.ask(
         persona,
-        _filled(ask.line, names),
-        _filled(ask.body, names),
+        filled(ask.line, names),
+        filled(ask.body, names),
         vouched=ask.vouched,
         headers={**version, **(headers or {})},
     )
-    changed = scene.state() != before
+    changed = scene.has_changed()
     if changed:
         scene.renew()
     if answer.status_code >= 400:
@@ -206,13 +175,14 @@ def send(
     return Answer("ok" if done else "-", answer.text)
 
 
-def _filled(template: Any, names: dict[str, str]) -> Any:
+def filled(template: Any, names: Mapping[str, str]) -> Any:
+    """The template with the names in it."""
     if isinstance(template, str):
         return template.format_map(names)
     if isinstance(template, dict):
-        return {key.format_map(names): _filled(value, names) for key, value in template.items()}
+        return {key.format_map(names): filled(value, names) for key, value in template.items()}
     if isinstance(template, list):
-        return [_filled(item, names) for item in template]
+        return [filled(item, names) for item in template]
     return template
 
 

@@ -71,6 +71,7 @@ class Scene:
                 table: [row._asdict() for row in session.execute(sa.select(table))]
                 for table in models.Base.metadata.sorted_tables
             }
+        self._made = self._state()
 
     def _make_common(self) -> dict[str, str]:
         with db.reader() as session:
@@ -216,8 +217,11 @@ class Scene:
         new = {"new": models.new_uuid(), "name": f"name-{next(_numbers)}"}
         return self._names | self._owned[project] | new
 
-    def state(self) -> list[Any]:
-        """Everything that requests can change."""
+    def has_changed(self) -> bool:
+        """Whether anything that requests can change is not as it was made."""
+        return self._state() != self._made
+
+    def _state(self) -> list[Any]:
         with db.reader() as session:
             rows = [session.execute(sa.select(model.__table__)).all() for model in _TABLES]
         return [tuple(row) for table in rows for row in table]

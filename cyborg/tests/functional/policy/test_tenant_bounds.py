@@ -120,43 +120,43 @@ def test_a_list_without_pages_has_an_end(ask: Ask, conf: cfg.ConfigOpts) -> None
         assert ask("GET", f"/devices?{query}", version="2.0").status_int == status
 
 
+#: Requests in which a profile is named.
+NAMING: list[tuple[str, str, Any]] = [
+    ("GET", "/device_profiles/{}", None),
+    ("GET", "/device_profiles/{}/candidates", None),
+    ("GET", "/device_profiles?name={}", None),
+    ("GET", "/device_profiles?marker={}", None),
+    ("PUT", "/device_profiles/{}", {"name": "{}", "groups": [{}]}),
+    ("DELETE", "/device_profiles/{}", None),
+    ("DELETE", "/device_profiles?value={}", None),
+    ("POST", "/device_profiles", {"name": "{}", "groups": [{}]}),
+    ("POST", "/accelerator_requests", {"device_profile_name": "{}"}),
+    ("POST", "/function_misses", {"device_profile_name": "{}"}),
+    ("POST", "/allocations", {"consumer": JOB, "device_profile_name": "{}"}),
+    ("POST", "/allocations", {"consumer": JOB, "device_profile_name": "{}", "dry_run": True}),
+    ("POST", "/allocations", {"consumer": JOB, "alternatives": [PUBLIC_PART, PART]}),
+    ("POST", "/allocations", {"consumer": JOB, "parts": [PUBLIC_PART, PART]}),
+    ("POST", "/device_profiles/{}/enable", None),
+    ("POST", "/device_profiles/{}/disable", None),
+]
+
+
 @pytest.mark.parametrize(
     "who", [MEMBER, MANAGER, SERVICE, {**SERVICE, "X-Roles": "member,service"}]
 )
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("GET", "/device_profiles/{}", None),
-        ("GET", "/device_profiles/{}/candidates", None),
-        ("GET", "/device_profiles?name={}", None),
-        ("GET", "/device_profiles?marker={}", None),
-        ("PUT", "/device_profiles/{}", {"name": "{}", "groups": [{}]}),
-        ("DELETE", "/device_profiles/{}", None),
-        ("DELETE", "/device_profiles?value={}", None),
-        ("POST", "/device_profiles", {"name": "{}", "groups": [{}]}),
-        ("POST", "/accelerator_requests", {"device_profile_name": "{}"}),
-        ("POST", "/function_misses", {"device_profile_name": "{}"}),
-        ("POST", "/allocations", {"consumer": JOB, "device_profile_name": "{}"}),
-        ("POST", "/allocations", {"consumer": JOB, "device_profile_name": "{}", "dry_run": True}),
-        ("POST", "/allocations", {"consumer": JOB, "alternatives": [PUBLIC_PART, PART]}),
-        ("POST", "/allocations", {"consumer": JOB, "parts": [PUBLIC_PART, PART]}),
-        ("POST", "/device_profiles/{}/enable", None),
-        ("POST", "/device_profiles/{}/disable", None),
-    ],
-)
-def test_a_private_profile_looks_like_none(
-    ask: Ask, who: dict[str, str], method: str, path: str, body: Any
-) -> None:
+def test_a_private_profile_looks_like_none(ask: Ask, who: dict[str, str]) -> None:
     make_profile(ask, "public")
     make_profile(ask, "hidden", visibility="private", projects=["p9"], uuid=HIDDEN)
+    for method, path, body in NAMING:
 
-    def answer(name: str) -> tuple[int, str]:
-        filled = json.loads(json.dumps(body).replace('"{}"', json.dumps(name)))
-        found = ask(method, path.format(name), filled, who)
-        return found.status_int, found.text.replace(name, "NAME").partition("request_id")[0]
+        def answer(name: str, asked: tuple[str, str, Any] = (method, path, body)) -> list[object]:
+            filled = json.loads(json.dumps(asked[2]).replace('"{}"', json.dumps(name)))
+            found = ask(asked[0], asked[1].format(name), filled, who)
+            text = found.text.replace(name, "NAME").partition("request_id")[0]
+            return [found.status_int, text]
 
-    assert answer("hidden") == answer("absent")
-    assert answer(HIDDEN) == answer(ABSENT)
+        assert answer("hidden") == answer("absent"), (method, path, body)
+        assert answer(HIDDEN) == answer(ABSENT), (method, path, body)
 
 
 KUBE = {**MEMBER, "X-Roles": "member,reader,cyborg_kube"}
@@ -185,20 +185,25 @@ def test_a_node_of_kubernetes_allocates_by_groups_and_learns_no_names(ask: Ask) 
 HOT = "0000:3b:00.0 on host-1 is hot by /sys/class/hwmon/hwmon1"
 
 
-def test_a_tenant_learns_what_happened_and_not_where(ask: Ask, conf: cfg.ConfigOpts) -> None:
+def bind_of_member(ask: Ask) -> tuple[str, dict[str, Any]]:
+    """A new request of the project, and the body that binds it."""
     make_profile(ask, "one")
-    hosts.apply(hosts.card("a", program_mode="dynamic", function="aes"))
     new = {"device_profile_name": "one"}
     (arq,) = ask("POST", "/accelerator_requests", new, MEMBER).json["arqs"]
     where = {"hostname": "host-1.example", "device_rp_uuid": boots.RP, "instance_uuid": INSTANCE}
     patch = [{"op": "add", "path": f"/{name}", "value": value} for name, value in where.items()]
-    body = {arq["uuid"]: patch}
+    return arq["uuid"], {arq["uuid"]: patch}
+
+
+def test_a_tenant_learns_what_happened_and_not_where(ask: Ask, conf: cfg.ConfigOpts) -> None:
+    hosts.apply(hosts.card("a", program_mode="dynamic", function="aes"))
+    uuid, body = bind_of_member(ask)
     assert ask("PATCH", "/accelerator_requests", body).status_int == 202
     hosts.apply(hosts.card("a", program_mode="dynamic", function="aes", unhealthy=HOT))
     engine.drain(conf)
 
     def reason(who: dict[str, str]) -> str:
-        found = ask("GET", f"/accelerator_requests/{arq['uuid']}", who=who).json
+        found = ask("GET", f"/accelerator_requests/{uuid}", who=who).json
         assert found["state"] == "BindFailed"
         return str(found["state_reason"])
 
@@ -211,16 +216,11 @@ def test_a_tenant_learns_what_happened_and_not_where(ask: Ask, conf: cfg.ConfigO
 
 
 def test_a_refused_bind_tells_a_tenant_what_and_not_where(ask: Ask) -> None:
-    make_profile(ask, "one")
     hosts.apply(hosts.card("a", program_mode="dynamic", function="aes", unhealthy=HOT))
-    (arq,) = ask("POST", "/accelerator_requests", {"device_profile_name": "one"}, MEMBER).json[
-        "arqs"
-    ]
-    where = {"hostname": "host-1.example", "device_rp_uuid": boots.RP, "instance_uuid": INSTANCE}
-    patch = [{"op": "add", "path": f"/{name}", "value": value} for name, value in where.items()]
+    _, body = bind_of_member(ask)
 
     def refusal(who: dict[str, str]) -> str:
-        answer = ask("PATCH", "/accelerator_requests", {arq["uuid"]: patch}, who)
+        answer = ask("PATCH", "/accelerator_requests", body, who)
         assert answer.status_int == 409, answer.text
         return str(answer.json["errors"][0]["detail"])
 
