@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 import json
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
@@ -19,10 +21,9 @@ from oslo_config import cfg
 
 from cyborg import db, profiles
 from cyborg.api import app
-from cyborg.api.controllers import root
 from cyborg.common import errors
 from cyborg.db import models, revision, schema
-from cyborg.tests import hosts, messages, servers
+from cyborg.tests import asks, hosts, messages, servers
 from cyborg.tests.boots import RP
 
 on_servers = pytest.mark.parametrize(
@@ -36,81 +37,18 @@ on_drivers = pytest.mark.parametrize(
     indirect=True,
 )
 
-PUBLIC_KEY = "MCowBQYDK2VwAyEA5W8QCPAeRtmxXpwGLB1BADETzkVhoE9uK2PXxco5+JY="
-UUID = "11111111-1111-4111-8111-111111111111"
-OTHER = "22222222-2222-4222-8222-222222222222"
-VALUES = {"hostname": "host-1", "device_rp_uuid": RP, "instance_uuid": OTHER}
-BIND = [{"path": f"/{key}", "op": "add", "value": value} for key, value in VALUES.items()]
-PROGRAM = [{"path": "/program", "op": "replace", "value": [{"image_uuid": UUID}]}]
-ATTRIBUTE = {"deployable_uuid": OTHER, "key": "site", "value": "x"}
-PROFILE = {"name": "p", "groups": [{"resources:FPGA": "1"}]}
-ALLOCATION = {"consumer": {"uuid": UUID, "type": "JOB"}, "device_profile_name": "p"}
-POOL = {"name": "p", "function_id": "aes", "free": 1, "max_devices": 1}
-
-#: A sound request of every operation that needs the database: arguments and body.
-REQUESTS: dict[str, tuple[str, Any]] = {
-    "GET /v2/accelerator_requests": ("", None),
-    "POST /v2/accelerator_requests": ("", {"device_profile_name": "p"}),
-    "PATCH /v2/accelerator_requests": ("", {UUID: BIND}),
-    "DELETE /v2/accelerator_requests": (f"?arqs={UUID}", None),
-    "GET /v2/accelerator_requests/{uuid}": ("", None),
-    "GET /v2/accelerator_requests/{uuid}/access_key": ("", None),
-    "PATCH /v2/accelerator_requests/{uuid}": ("", {UUID: BIND}),
-    "DELETE /v2/accelerator_requests/{uuid}": ("", None),
-    "POST /v2/accelerator_requests/{uuid}/release": ("?force=true", None),
-    "GET /v2/allocations": ("?state=Active", None),
-    "POST /v2/allocations": ("", ALLOCATION),
-    "GET /v2/allocations/{uuid}": ("", None),
-    "POST /v2/allocations/{uuid}/renew": ("", {"lease_seconds": 60}),
-    "DELETE /v2/allocations/{uuid}": ("", None),
-    "GET /v2/attach_handles": ("?state=free", None),
-    "GET /v2/attributes": ("", None),
-    "POST /v2/attributes": ("", ATTRIBUTE),
-    "GET /v2/attributes/{uuid}": ("", None),
-    "DELETE /v2/attributes/{uuid}": ("", None),
-    "GET /v2/deployables": ("", None),
-    "GET /v2/deployables/{uuid}": ("", None),
-    "PATCH /v2/deployables/{uuid}/program": ("", PROGRAM),
-    "POST /v2/deployables/{uuid}/program": ("", {"image_uuid": UUID}),
-    "GET /v2/device_profiles": ("?name=p", None),
-    "POST /v2/device_profiles": ("", PROFILE),
-    "DELETE /v2/device_profiles": ("?value=p", None),
-    "GET /v2/device_profiles/{uuid_or_name}": ("", None),
-    "PUT /v2/device_profiles/{uuid_or_name}": ("", PROFILE),
-    "DELETE /v2/device_profiles/{uuid_or_name}": ("", None),
-    "POST /v2/device_profiles/{uuid_or_name}/enable": ("", None),
-    "POST /v2/device_profiles/{uuid_or_name}/disable": ("", None),
-    "GET /v2/device_profiles/{uuid_or_name}/candidates": ("?limit=1", None),
-    "GET /v2/devices": ("?type=FPGA", None),
-    "GET /v2/devices/{uuid}": ("", None),
-    "DELETE /v2/devices/{uuid}": ("?force=true", None),
-    "POST /v2/devices/{uuid}/enable": ("", None),
-    "POST /v2/devices/{uuid}/disable": ("", None),
-    "POST /v2/devices/{uuid}/taint": ("", {"reason": "r"}),
-    "POST /v2/devices/{uuid}/untaint": ("", None),
-    "POST /v2/function_misses": ("", {"function_id": "aes"}),
-    "GET /v2/devices/{uuid}/history": ("", None),
-    "GET /v2/hosts/{host}": ("", None),
-    "POST /v2/hosts/{host}/drain": ("", {"reason": "r"}),
-    "POST /v2/hosts/{host}/undrain": ("", None),
-    "POST /v2/hosts/{host}/taint": ("", None),
-    "POST /v2/hosts/{host}/untaint": ("", None),
-    "GET /v2/hosts/{host}/keys": ("", None),
-    "POST /v2/hosts/{host}/keys": ("", {"public_key": PUBLIC_KEY}),
-    "DELETE /v2/hosts/{host}/keys": ("", None),
-    "GET /v2/usages": ("?start=2026-11-21T10:00Z", None),
-    "GET /v2/history": ("?kind=used", None),
-    "GET /v2/function_pools": ("?name=p", None),
-    "POST /v2/function_pools": ("", POOL),
-    "GET /v2/function_pools/{uuid}": ("", None),
-    "PUT /v2/function_pools/{uuid}": ("", POOL),
-    "DELETE /v2/function_pools/{uuid}": ("", None),
-    "GET /v2/operations": ("?state=queued", None),
-    "GET /v2/operations/{uuid}": ("", None),
-    "DELETE /v2/operations/{uuid}": ("", None),
-    "GET /v2/services": ("?state=up", None),
-    "GET /v2/services/{uuid}": ("", None),
-    "DELETE /v2/services/{uuid}": ("?force=true", None),
+#: What stands in requests for a name that is not any uuid.
+NAMES = {
+    "host": "host-1",
+    "drained_host": "host-1",
+    "rp": RP,
+    "deployable_id": "1",
+    "new_key": "MCowBQYDK2VwAyEA5W8QCPAeRtmxXpwGLB1BADETzkVhoE9uK2PXxco5+JY=",
+}
+#: A sound request of every operation that needs the database.
+REQUESTS = {
+    re.sub(r"\{\w+\}", "{}", ask.line.partition("?")[0]): ask
+    for ask in reversed(asks.REQUESTS.values())
 }
 
 UNREACHABLE = "The database cannot be reached at present; try again later."
@@ -139,14 +77,11 @@ def call(conf: cfg.ConfigOpts, database: sa.Engine) -> Iterator[Call]:
     application = app.load(conf)
 
     def calling(route: str, who: Mapping[str, str] = {}) -> webob.Response:
-        method, path = route.split(" ")
-        arguments, body = REQUESTS[route]
-        names = {"{host}": "host-1", "{uuid}": UUID, "{uuid_or_name}": UUID}
-        for name, value in names.items():
-            path = path.replace(name, value)
-        path += arguments
-        headers = {"OpenStack-API-Version": "accelerator latest", **who}
-        request = webob.Request.blank(path, method=method, headers=headers)
+        names = collections.defaultdict(models.new_uuid, NAMES)
+        method, path = asks.filled(REQUESTS[route].line, names).split(" ")
+        headers = {"OpenStack-API-Version": REQUESTS[route].microversion, **who}
+        request = webob.Request.blank(f"/v2{path}", method=method, headers=headers)
+        body = asks.filled(REQUESTS[route].body, names)
         if body is not None:
             request.content_type, request.body = "application/json", json.dumps(body).encode()
         return request.get_response(application)
@@ -157,11 +92,11 @@ def call(conf: cfg.ConfigOpts, database: sa.Engine) -> Iterator[Call]:
 
 #: What Nova asks for while it builds, moves or deletes a server, and who asks.
 NOVA = (
-    "GET /v2/device_profiles",
-    "POST /v2/accelerator_requests",
-    "PATCH /v2/accelerator_requests",
-    "GET /v2/accelerator_requests",
-    "DELETE /v2/accelerator_requests",
+    f"GET {asks.PROFILES}",
+    f"POST {asks.ARQS}",
+    f"PATCH {asks.ARQS}",
+    f"GET {asks.ARQS}",
+    f"DELETE {asks.ARQS}",
 )
 #: Without a service token.
 AS_USER = {"X-Roles": "admin,member,reader", "X-Project-Id": "p"}
@@ -178,16 +113,7 @@ def assert_refused(call: Call, route: str, *sentences: str) -> None:
     answer = call(route)
     assert answer.status_int == 503, (route, answer.status, answer.text)
     assert int(answer.headers["Retry-After"]) > 0
-    assert answer.json["errors"][0]["detail"] in sentences, route
-
-
-def test_the_table_names_every_route() -> None:
-    routes = {
-        f"{method} {path}"
-        for method, path, handler in root.declared()
-        if handler.operation.rule is not None
-    }
-    assert routes == set(REQUESTS)
+    assert any(sentence in answer.text for sentence in sentences), route
 
 
 @on_servers
@@ -236,7 +162,7 @@ def test_what_may_be_committed_already_is_not_done_twice(
 ) -> None:
     conf.set_override("bind_wait", 5, group="api")
     hosts.apply(hosts.card("a"))
-    profiles.create_profile(name="p", groups=[{"resources:FPGA": "1"}], description=None)
+    profiles.create_profile(name="public", groups=[{"resources:FPGA": "1"}], description=None)
     commit, lost = sa.orm.Session.commit, [True, True]
 
     def commit_without_answer(session: sa.orm.Session) -> None:
@@ -247,9 +173,9 @@ def test_what_may_be_committed_already_is_not_done_twice(
 
     monkeypatch.setattr(sa.orm.Session, "commit", commit_without_answer)
     for _ in range(2):
-        assert call("POST /v2/accelerator_requests").status_int == 503
+        assert call(f"POST {asks.ARQS}").status_int == 503
     assert lost == []
-    assert len(call("GET /v2/accelerator_requests").json["arqs"]) == 2
+    assert len(call(f"GET {asks.ARQS}").json["arqs"]) == 2
 
 
 @on_servers
@@ -349,10 +275,10 @@ def test_who_waits_for_a_lock_is_answered_in_time(
     connect(conf, database.url)
     began = time.monotonic()
     with locked(database.url, database_kind):
-        assert_refused(call, "GET /v2/devices", *SAID_OF_LOCKS)
-        assert_refused(call, "POST /v2/device_profiles", *SAID_OF_LOCKS)
+        assert_refused(call, "GET /devices", *SAID_OF_LOCKS)
+        assert_refused(call, f"POST {asks.PROFILES}", *SAID_OF_LOCKS)
     assert time.monotonic() - began < 40
-    assert_served(call, "POST /v2/device_profiles")
+    assert_served(call, f"POST {asks.PROFILES}")
 
 
 @on_servers
@@ -383,8 +309,8 @@ def test_a_query_that_takes_too_long_is_said(
     connect(conf, database.url.update_query_dict(HURRIED[database_kind]))
     sentence = "The database has ended a query that took too long; try again later."
     with locked(database.url, database_kind):
-        assert_refused(call, "GET /v2/devices", sentence)
-        assert_refused(call, "POST /v2/device_profiles", sentence)
+        for route in ("GET /devices", f"POST {asks.PROFILES}"):
+            assert_refused(call, route, sentence)
 
 
 @on_drivers
@@ -393,8 +319,8 @@ def test_a_database_that_takes_no_changes_is_said(
 ) -> None:
     connect(conf, database.url.update_query_dict(READ_ONLY[database_kind]))
     sentence = "The database takes no changes at present; try again later."
-    assert_served(call, "GET /v2/devices")
-    assert_refused(call, "POST /v2/device_profiles", sentence)
+    assert_served(call, "GET /devices")
+    assert_refused(call, f"POST {asks.PROFILES}", sentence)
 
 
 @on_drivers
@@ -407,8 +333,8 @@ def test_too_many_requests_at_once_are_told_to_come_back(
     with db.reader() as session:
         session.execute(sa.select(1))
         sentence = "All connections to the database are in use; try again later."
-        assert_refused(call, "GET /v2/devices", sentence)
-    assert_served(call, "GET /v2/devices")
+        assert_refused(call, "GET /devices", sentence)
+    assert_served(call, "GET /devices")
 
 
 #: What SQLAlchemy asks a server of a kind that it has not met before, by a part of the question.

@@ -81,21 +81,22 @@ class Server:
         self.url = f"http://127.0.0.1:{self._port}"
         self.write("https://first.example")
 
-    def write(self, public_endpoint: str) -> None:
+    def write(self, public_endpoint: str, more: str = "") -> None:
         """Two files, as operators have who keep the passwords apart."""
         (self._folder / "cyborg.conf").write_text(
             "[DEFAULT]\ntransport_url = rabbit://127.0.0.1:1/\n"
             f"[api]\nauth_strategy = noauth\npublic_endpoint = {public_endpoint}\nbind_wait = 3\n"
         )
-        secret = f"[database]\nconnection = {self._database_url}\n"
+        secret = f"[database]\nconnection = {self._database_url}\n{more}"
         (self._folder / "secret.conf").write_text(secret)
 
-    def start(self, *arguments: str, **environ: str) -> None:
+    def start(self, *arguments: str) -> None:
         """Start it and wait until it answers."""
+        files = {"OS_CYBORG_CONFIG_DIR": str(self._folder), "OS_CYBORG_CONFIG_FILES": FILES}
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
                 [*command(self._kind, self._port), *arguments],
-                env={**os.environ, **environ},
+                env=os.environ | ({} if "--pyargv" in arguments else files),
                 stdout=log,
                 stderr=log,
             )
@@ -104,12 +105,19 @@ class Server:
     def root(self) -> str | None:
         """Where the root document says that the API is, if it is there already."""
         assert self._process is not None
-        assert self._process.poll() is None, (self._folder / "log").read_text()
+        assert self._process.poll() is None, self.log
         try:
             answer = requests.get(self.url, timeout=TIMEOUT)
         except requests.ConnectionError:
             return None
         return str(answer.json()["versions"][0]["links"][0]["href"])
+
+    @property
+    def log(self) -> str:
+        return (self._folder / "log").read_text()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self._port), TIMEOUT)
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
@@ -138,66 +146,72 @@ def make(tmp_path: pathlib.Path, database_url: str) -> Iterator[Callable[[str], 
         server.kill()
 
 
-@pytest.mark.parametrize("kind", ["uwsgi", "gunicorn"])
-def test_the_api_works_and_ends_in_good_order(
-    make: Callable[[str], Server], kind: str, tmp_path: pathlib.Path
+SMUGGLED = b"DELETE /v2/device_profiles/p HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CREATE = b"POST /v2/device_profiles HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "said"),
+    [
+        # The last of two options counts.
+        (
+            "uwsgi",
+            ["--threads", "3", "--http-socket", "{path}"],
+            "is 10, but uWSGI has 3 threads",
+        ),
+        ("gunicorn", ["--bind", "unix:{path}"], "is not set, so 10 threads"),
+    ],
+)
+def test_the_api_is_served_as_by_its_own_server(
+    make: Callable[[str], Server],
+    kind: str,
+    arguments: list[str],
+    said: str,
+    tmp_path: pathlib.Path,
+    ctx: context.RequestContext,
 ) -> None:
+    hosts.apply(hosts.card("a", prepares=True))
+    instance, arqs, path = models.new_uuid(), boots.arqs(ctx), tmp_path / "socket"
+    boots.bind(ctx, arqs, instance)
     server = make(kind)
-    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
+    server.write("https://first.example", "[api]\nrequest_timeout = 3\n")
+    server.start(*(each.format(path=path) for each in arguments))
+    assert f"[api] threads {said}" in server.log
+    assert_it_works(server)
+    for size in (200_000, 5_000_000):
+        assert_a_large_body_leaves_the_connection_of_use_or_closed(server, kind, size)
+    assert_chunks_are_read_as_one_body_or_refused(server)
+    for length in (b"Content-Length: 1000", b"Transfer-Encoding: chunked"):
+        assert_a_body_in_drops_is_not_waited_for(server, length)
+    assert_no_proxy_is_served(server, path)
+    assert profiles(server) == ["p", "q"]
+    assert_what_waits_is_answered_before_the_end(server, instance, arqs)
+
+
+def profiles(server: Server) -> list[str]:
+    """Those that were made over HTTP."""
+    url = f"{server.url}/v2/device_profiles?name=p,q"
+    found = requests.get(url, timeout=TIMEOUT).json()["device_profiles"]
+    return [profile["name"] for profile in found]
+
+
+def assert_it_works(server: Server) -> None:
     made = requests.post(f"{server.url}/v2/device_profiles", json=PROFILE, timeout=TIMEOUT)
     assert made.status_code == 201
     for _ in range(8):
-        found = requests.get(f"{server.url}/v2/device_profiles", timeout=TIMEOUT).json()
-        assert [profile["name"] for profile in found["device_profiles"]] == ["p"]
+        assert profiles(server) == ["p"]
     health = requests.get(f"{server.url}/healthcheck", timeout=TIMEOUT)
     assert health.status_code == 503
     assert "message broker does not answer" in health.text
-    server.signal(signal.SIGTERM)
-    assert server.wait() == 0
 
 
-@pytest.mark.parametrize("kind", ["uwsgi", "gunicorn"])
-def test_a_request_that_waits_is_answered_before_the_end(
-    make: Callable[[str], Server],
-    kind: str,
-    tmp_path: pathlib.Path,
-    ctx: context.RequestContext,
-    conf: cfg.ConfigOpts,
+def assert_a_large_body_leaves_the_connection_of_use_or_closed(
+    server: Server, kind: str, size: int
 ) -> None:
-    hosts.apply(hosts.card("a", prepares=True))
-    instance = models.new_uuid()
-    arqs = boots.arqs(ctx)
-    boots.bind(ctx, arqs, instance)
-    server = make(kind)
-    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
     host = server.url.removeprefix("http://")
-    with contextlib.closing(http.client.HTTPConnection(host, timeout=TIMEOUT)) as connection:
-        connection.request("GET", f"/v2/accelerator_requests?instance={instance}")
-        # The request must have reached a worker, which begins to wait then.
-        assert connection.sock is not None
-        assert not multiprocessing.connection.wait([connection.sock], 1)
-
-        server.signal(signal.SIGTERM)
-
-        answer = connection.getresponse()
-        found = json.load(answer)
-    assert answer.status == 200
-    assert [(arq["uuid"], arq["state"]) for arq in found["arqs"]] == [(arqs[0], "BindStarted")]
-    assert server.wait() == 0
-
-
-@pytest.mark.parametrize("kind", ["uwsgi", "gunicorn"])
-@pytest.mark.parametrize("size", [200_000, 5_000_000])
-def test_after_a_large_body_the_connection_is_of_use_or_closed(
-    make: Callable[[str], Server], kind: str, size: int, tmp_path: pathlib.Path
-) -> None:
-    server = make(kind)
-    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
-    host = server.url.removeprefix("http://")
-    smuggled = b"DELETE /v2/device_profiles/p HTTP/1.1\r\nHost: localhost\r\n\r\n"
     connection = http.client.HTTPConnection(host, timeout=TIMEOUT)
     with contextlib.closing(connection):
-        body = smuggled * (size // len(smuggled))
+        body = SMUGGLED * (size // len(SMUGGLED))
         with contextlib.suppress(ConnectionError):
             connection.request("POST", "/v2/device_profiles", body)
         answer = connection.getresponse() if connection.sock else None
@@ -211,48 +225,32 @@ def test_after_a_large_body_the_connection_is_of_use_or_closed(
                 assert connection.sock.recv(1) == b""
 
 
-@pytest.mark.parametrize("kind", ["uwsgi", "gunicorn"])
-def test_a_large_body_in_chunks_is_refused_and_no_part_of_it_answered(
-    make: Callable[[str], Server], kind: str, tmp_path: pathlib.Path
-) -> None:
-    server = make(kind)
-    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
+def assert_chunks_are_read_as_one_body_or_refused(server: Server) -> None:
+    text = json.dumps([PROFILE[0] | {"name": "q"}]).encode()
     made = requests.post(
         f"{server.url}/v2/device_profiles",
-        data=iter([json.dumps(PROFILE)[:5].encode(), json.dumps(PROFILE)[5:].encode()]),
+        data=iter([text[:5], text[5:]]),
         headers={"Content-Type": "application/json"},
         timeout=TIMEOUT,
     )
     assert made.status_code == 201
-    smuggled = b"DELETE /v2/device_profiles/p HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    chunk = b"%x\r\n%b\r\n" % (len(smuggled), smuggled)
-    head = b"POST /v2/device_profiles HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
-    host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), TIMEOUT) as one:
+    chunk = b"%x\r\n%b\r\n" % (len(SMUGGLED), SMUGGLED)
+    with server.connect() as one:
         with contextlib.suppress(ConnectionError):
-            one.sendall(head + b"\r\n" + chunk * 5000 + b"0\r\n\r\n" + LAST)
+            one.sendall(CREATE + b"Content-Type: application/json\r\n")
+            one.sendall(b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 5000)
+            one.sendall(b"0\r\n\r\n" + LAST)
         answer = b""
         with contextlib.suppress(ConnectionError):
             while part := one.recv(65536):
                 answer += part
     # After the 413 comes the answer to the last request, or the end.
     assert re.findall(rb"HTTP/1\.1 (\d{3}) ", answer) in ([b"413"], [b"413", b"200"])
-    found = requests.get(f"{server.url}/v2/device_profiles", timeout=TIMEOUT).json()
-    assert [profile["name"] for profile in found["device_profiles"]] == ["p"]
 
 
-@pytest.mark.parametrize("kind", ["uwsgi", "gunicorn"])
-@pytest.mark.parametrize("length", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
-def test_a_body_that_comes_in_drops_is_not_waited_for(
-    make: Callable[[str], Server], kind: str, length: bytes, tmp_path: pathlib.Path
-) -> None:
-    server = make(kind)
-    with (tmp_path / "secret.conf").open("a") as file:
-        file.write("[api]\nrequest_timeout = 1\n")
-    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
-    host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), TIMEOUT) as one:
-        one.sendall(b"POST /v2/device_profiles HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\n" % length)
+def assert_a_body_in_drops_is_not_waited_for(server: Server, length: bytes) -> None:
+    with server.connect() as one:
+        one.sendall(b"%b%b\r\n\r\n" % (CREATE, length))
         for _ in range(150):
             one.sendall(b"9" if length.endswith(b"chunked") else b"x")
             if multiprocessing.connection.wait([one], 0.1):
@@ -260,27 +258,11 @@ def test_a_body_that_comes_in_drops_is_not_waited_for(
         assert re.match(rb"HTTP/1\.1 408 ", one.recv(65536))
 
 
-def test_options_of_uwsgi_may_be_there_twice(
-    make: Callable[[str], Server], tmp_path: pathlib.Path
-) -> None:
-    server = make("uwsgi")
-    environ = {"OS_CYBORG_CONFIG_DIR": str(tmp_path), "OS_CYBORG_CONFIG_FILES": FILES}
-    server.start("--threads", "3", **environ)
-    assert "[api] threads is 10, but uWSGI has 3 threads" in (tmp_path / "log").read_text()
-
-
-@pytest.mark.parametrize(("kind", "option"), [("uwsgi", "--http-socket"), ("gunicorn", "--bind")])
-def test_without_authentication_no_proxy_is_served(
-    make: Callable[[str], Server], kind: str, option: str, tmp_path: pathlib.Path
-) -> None:
-    server, path = make(kind), tmp_path / "socket"
-    place = str(path) if kind == "uwsgi" else f"unix:{path}"
-    environ = {"OS_CYBORG_CONFIG_DIR": str(tmp_path), "OS_CYBORG_CONFIG_FILES": FILES}
-    server.start(option, place, **environ)
-    url = f"{server.url}/v2/devices"
-    assert requests.get(url, timeout=TIMEOUT).status_code == 200
+def assert_no_proxy_is_served(server: Server, path: pathlib.Path) -> None:
+    """There is no authentication."""
     for name in ("X-Forwarded-Proto", "Forwarded", "X-Real-IP", "Via"):
-        answer = requests.get(url, headers={name: "1.1 proxy"}, timeout=TIMEOUT)
+        headers = {name: "1.1 proxy"}
+        answer = requests.get(f"{server.url}/v2/devices", headers=headers, timeout=TIMEOUT)
         assert (answer.status_code, "through a proxy" in answer.text) == (403, True)
     with socket.socket(socket.AF_UNIX) as one:
         one.settimeout(TIMEOUT)
@@ -289,31 +271,29 @@ def test_without_authentication_no_proxy_is_served(
         assert one.recv(12).endswith(b" 403")
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [("uwsgi", "is 10, but uWSGI has 2 threads"), ("gunicorn", "is not set, so 10 threads")],
-)
-def test_another_number_of_threads_than_the_servers_is_told(
-    make: Callable[[str], Server], kind: str, said: str, tmp_path: pathlib.Path
+def assert_what_waits_is_answered_before_the_end(
+    server: Server, instance: str, arqs: list[str]
 ) -> None:
-    server = make(kind)
-    environ = {"OS_CYBORG_CONFIG_DIR": str(tmp_path), "OS_CYBORG_CONFIG_FILES": FILES}
-    server.start(**environ)
-    assert f"[api] threads {said}" in (tmp_path / "log").read_text()
-    server.signal(signal.SIGTERM)
-    server.wait()
-    with (tmp_path / "secret.conf").open("a") as file:
-        file.write("[api]\nthreads = 2\n")
-    server.start(**environ)
-    assert "[api] threads" not in (tmp_path / "log").read_text()
+    host = server.url.removeprefix("http://")
+    with contextlib.closing(http.client.HTTPConnection(host, timeout=TIMEOUT)) as connection:
+        connection.request("GET", f"/v2/accelerator_requests?instance={instance}")
+        # The request must have reached a worker, which begins to wait then.
+        assert connection.sock is not None
+        assert not multiprocessing.connection.wait([connection.sock], 1)
+        server.signal(signal.SIGTERM)
+        answer = connection.getresponse()
+        found = json.load(answer)
+    assert answer.status == 200
+    assert [(arq["uuid"], arq["state"]) for arq in found["arqs"]] == [(arqs[0], "BindStarted")]
+    assert server.wait() == 0
 
 
-def test_gunicorn_reads_the_file_again_on_sighup(
-    make: Callable[[str], Server], tmp_path: pathlib.Path
-) -> None:
+def test_gunicorn_reads_the_file_again_on_sighup(make: Callable[[str], Server]) -> None:
     server = make("gunicorn")
-    server.start(OS_CYBORG_CONFIG_DIR=str(tmp_path), OS_CYBORG_CONFIG_FILES=FILES)
+    server.write("https://first.example", "[api]\nthreads = 2\n")
+    server.start()
     assert server.root() == "https://first.example/v2"
+    assert "[api] threads" not in server.log
     server.write("https://second.example")
     server.signal(signal.SIGHUP)
     wait_for("the new file", lambda: server.root() == "https://second.example/v2")
@@ -323,9 +303,11 @@ def test_uwsgi_hands_arguments_through(
     make: Callable[[str], Server], tmp_path: pathlib.Path
 ) -> None:
     server = make("uwsgi")
+    server.write("https://first.example", "[api]\nthreads = 2\n")
     files = [f"--config-file {tmp_path / name}" for name in FILES.split(";")]
     server.start("--pyargv", " ".join(files))
     assert server.root() == "https://first.example/v2"
+    assert "[api] threads" not in server.log
 
 
 def unit_of(server: str) -> list[str]:
