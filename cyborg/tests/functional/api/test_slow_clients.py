@@ -23,6 +23,7 @@ from oslo_config import cfg
 
 from cyborg.api import app, connections, middleware, server
 from cyborg.tests import messages
+from cyborg.tests.service import until
 
 pytestmark = pytest.mark.slow
 
@@ -350,13 +351,12 @@ def test_more_requests_than_can_wait_for_a_thread_are_sent_away(
 
 def _answered(connections: list[socket.socket], count: int) -> list[socket.socket]:
     """So many connections with an answer, as soon as they have one."""
-    found: list[socket.socket] = []
-    deadline = time.monotonic() + SOON
-    while len(found) < count:
-        assert time.monotonic() < deadline
+
+    def answered() -> list[socket.socket] | None:
         ready = multiprocessing.connection.wait(connections, 1)
-        found = [one for one in connections if one in ready]
-    return found
+        return None if len(ready) < count else [one for one in connections if one in ready]
+
+    return until(answered)
 
 
 def test_all_that_arrives_has_a_bound(
@@ -428,12 +428,10 @@ def test_an_answer_has_to_be_taken_in_time(
     monkeypatch.setattr(connections, "_BYTES_PER_SECOND", 200_000)
     port = start(webob.Response(b"x" * 5_000_000))
     conf.set_override("request_timeout", 0.5, group="api")
-    deadline = time.monotonic() + SOON
+    said = "A connection from 127.0.0.1 is closed: it leaves"
     with narrow(port) as one:
-        while "A connection from 127.0.0.1 is closed: it leaves" not in caplog.text:
-            assert one.recv(200)
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: said in caplog.text or not one.recv(200))
+    assert said in caplog.text
     assert "[api] request_timeout" in caplog.text
 
 
@@ -486,10 +484,7 @@ def test_what_is_not_taken_has_a_bound(
         other = stack.enter_context(narrow(port, source="127.0.0.2"))
         mine = [stack.enter_context(narrow(port)) for _ in range(10)]
         assert mine[-1].recv(1)
-        deadline = time.monotonic() + SOON
-        while "its address has most" not in caplog.text:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: "its address has most" in caplog.text)
         wholes = [len(read_answer(one)) > 300_000 for one in (*mine[:-1], other)]
     # Of the address that leaves most, the oldest ones.
     assert wholes[:5] == [False] * 5
@@ -535,10 +530,7 @@ def test_requests_that_are_being_answered_count_for_their_address(
         for one in mine:
             one.close()
         # Their places are free again, if not at once.
-        deadline = time.monotonic() + SOON
-        while statuses(answer := read_all(connect(port, last))) == [b"503"]:
-            assert time.monotonic() < deadline
-        assert statuses(answer) == [b"200"]
+        until(lambda: statuses(read_all(connect(port, last))) == [b"200"])
 
 
 def test_health_checks_are_answered_in_turn(start: Start) -> None:
