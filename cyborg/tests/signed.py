@@ -38,6 +38,35 @@ class Steps:
         return rpc.ProgramAnswer(function=None, verified_by="none", report_counter=1)
 
 
+class Answering:
+    """An agent that answers each question with the same, or raises that."""
+
+    target = messaging.Target(version=rpc.VERSION)
+
+    def __init__(self, answer: object = None) -> None:
+        self.answer = answer
+
+    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    program = host_step
+
+
+@contextlib.contextmanager
+def answering(conf: cfg.ConfigOpts, host: str, answer: object = None) -> Iterator[Answering]:
+    """While the block runs, such an agent is that of the host."""
+    agent = Answering(answer)
+    server = rpc._server(conf, client.agent_topic(host), "_", agent)
+    server.start()
+    try:
+        assert server._started.wait(PATIENCE)
+        yield agent
+    finally:
+        server.stop()
+
+
 def new_key(path: pathlib.Path) -> str:
     """Make the file of a private key; its public part."""
     path.write_bytes(signing.make_private())

@@ -6,17 +6,14 @@ from __future__ import annotations
 import os
 import pathlib
 import subprocess
-import sys
 import tempfile
 
 import pytest
 
 from cyborg import host_keys
-from cyborg.tests import servers, signed
+from cyborg.tests import forked, servers, signed
 
 pytestmark = pytest.mark.slow
-
-PATIENCE = 120
 
 
 @pytest.fixture
@@ -35,10 +32,7 @@ connection = {database_url}
 
 
 def run(config: pathlib.Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(pathlib.Path(sys.executable).with_name(program)), "--config-file", str(config)]
-    return subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    return forked.run(program, "--config-file", str(config), *arguments)
 
 
 @pytest.mark.usefixtures("database")

@@ -24,7 +24,7 @@ from cyborg.agent import host_signer
 from cyborg.common import errors
 from cyborg.conductor import deployment_signer
 from cyborg.db import locks, models
-from cyborg.rpc import client, signers, signing
+from cyborg.rpc import signers, signing
 from cyborg.tests import engine, full_payloads, hosts, messages, signed
 from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.hostile_host import refusals
@@ -149,48 +149,33 @@ FALSE: dict[str, tuple[Change, str]] = {
 }
 
 
-def test_false_signatures_of_a_host(conf: cfg.ConfigOpts, own: host_signer.HostSigner) -> None:
-    said = reported()
-    signature = own.sign(said)
+@pytest.mark.parametrize("what", ["report", "host_step"])
+def test_false_signatures(
+    conf: cfg.ConfigOpts,
+    own: host_signer.HostSigner,
+    ours: deployment_signer.DeploymentSigner,
+    steps: signed.Steps,
+    what: str,
+) -> None:
+    """Of a host, and of a conductor."""
+    is_report = what == "report"
+    said = reported() if is_report else told()
+    signature = (own if is_report else ours).sign(said)
     assert signature is not None
-    for what, (change, sentence) in FALSE.items():
+
+    def send(wire: Any) -> dict[str, Any]:
+        host = None if is_report else HOST
+        return signed.ask(conf, what, said.body, wire, host=host)
+
+    for name, (change, sentence) in FALSE.items():
         before = refusals()
-        answer = signed.ask(conf, "report", said.body, change(signature.to_wire()))
-        assert sentence in answer["failed"], what
-        assert refusals() == before + 1, what
-    assert hosts.deployables() == []
+        answer = send(change(signature.to_wire()))
+        assert sentence in answer["failed" if is_report else "running"], name
+        assert refusals() == before + 1, name
+    assert (hosts.deployables(), steps.done) == ([], [])
     # The true message is good still.
-    assert "failed" not in signed.ask(conf, "report", said.body, signature.to_wire())
-
-
-def test_false_signatures_of_a_conductor(
-    conf: cfg.ConfigOpts, ours: deployment_signer.DeploymentSigner, steps: signed.Steps
-) -> None:
-    signature = ours.sign(told())
-    assert signature is not None
-    for what, (change, sentence) in FALSE.items():
-        before = refusals()
-        answer = signed.ask(conf, "host_step", order(), change(signature.to_wire()), host=HOST)
-        assert sentence in answer["running"], what
-        assert refusals() == before + 1, what
-    assert steps.done == []
-    signed.ask(conf, "host_step", order(), signature.to_wire(), host=HOST)
-    assert steps.done == ["prepare"]
-
-
-def test_an_order_for_another_host_or_another_method(
-    conf: cfg.ConfigOpts, ours: deployment_signer.DeploymentSigner, steps: signed.Steps
-) -> None:
-    for other in (
-        dataclasses.replace(told(), host="host-2"),
-        dataclasses.replace(told(), method="program"),
-        dataclasses.replace(told(), body={**order(), "wait": 1}),
-    ):
-        signature = ours.sign(other)
-        assert signature is not None
-        answer = signed.ask(conf, "host_step", order(), signature.to_wire(), host=HOST)
-        assert "not that of this message" in answer["running"]
-    assert steps.done == []
+    assert "failed" not in send(signature.to_wire())
+    assert steps.done == ([] if is_report else ["prepare"])
 
 
 def test_a_message_is_taken_once(
@@ -579,49 +564,6 @@ def test_drafts_of_keys_that_are_left_over_are_removed(
     assert sorted(path.name for path in folder.iterdir()) == ["host.pem", new.name]
 
 
-class Forger:
-    """Answers in the place of an agent, with what it likes."""
-
-    target = messaging.Target(version=rpc.VERSION)
-
-    def __init__(self, answer: object) -> None:
-        self._answer = answer
-
-    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Any:
-        return self._say()
-
-    def program(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Any:
-        return self._say()
-
-    def _say(self) -> Any:
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        return self._answer
-
-
-def test_answers_that_are_not_those_of_the_host(
-    conf: cfg.ConfigOpts, own: host_signer.HostSigner, steps: signed.Steps
-) -> None:
-    rpc.report(conf, hosts.report(hosts.card("a")))
-    host_keys.enrol("host-2", signed.new_key(pathlib.Path(conf.state_path, "other.pem")))
-    done = {"function": None, "verified_by": "none", "report_counter": 1}
-    earlier = own.sign(signing.answer_to(told(), None, {}))
-    assert earlier is not None
-    for false in (done, done | {"signature": earlier.to_wire()}, done | {"signature": "true"}):
-        # No agent of that host is there.
-        forger = rpc._server(conf, client.agent_topic("host-2"), "_", Forger(false))
-        forger.start()
-        assert forger._started.wait(PATIENCE)
-        before = refusals()
-        with pytest.raises(rpc.HostUnreachable, match="the answer of the agent of host host-2"):
-            rpc.run_host_step(conf, "host-2", full_payloads.step(), PATIENCE)
-        with pytest.raises(rpc.HostUnreachable, match="is refused"):
-            rpc.run_program(conf, "host-2", full_payloads.program_step(), PATIENCE)
-        assert refusals() == before + 2
-        forger.stop()
-    assert steps.done == []
-
-
 @pytest.mark.services
 @pytest.mark.parametrize("required", [True, False])
 @pytest.mark.parametrize("enrolled", [True, False])
@@ -642,21 +584,16 @@ def test_failures_have_no_signature_and_so_are_no_answer(
     conf.set_override("require_host_keys", required, group="agent")
     if enrolled:
         host_keys.enrol("host-2", signed.new_key(tmp_path / "other.pem"))
-    with messages.transport(conf, "rabbitmq"):
-        forger = rpc._server(conf, client.agent_topic("host-2"), "_", Forger(answer))
-        forger.start()
-        assert forger._started.wait(PATIENCE)
+    step, program = full_payloads.step(), full_payloads.program_step()
+    believed = not (enrolled or required)
+    with messages.transport(conf, "rabbitmq"), signed.answering(conf, "host-2", answer):
         rpc.use_signer(rpc.CONDUCTOR, deployment_signer.DeploymentSigner(conf))
-        believed = not (enrolled or required)
         try:
-            with pytest.raises(rpc.HostStepFailed if believed else rpc.HostUnreachable) as step:
-                rpc.run_host_step(conf, "host-2", full_payloads.step(), PATIENCE)
-            with pytest.raises(rpc.ProgramFailed if believed else rpc.HostUnreachable) as program:
-                rpc.run_program(conf, "host-2", full_payloads.program_step(), PATIENCE)
+            with pytest.raises(rpc.HostStepFailed if believed else rpc.HostUnreachable) as failed:
+                rpc.run_host_step(conf, "host-2", step, PATIENCE)
+            with pytest.raises(rpc.ProgramFailed if believed else rpc.HostUnreachable) as other:
+                rpc.run_program(conf, "host-2", program, PATIENCE)
         finally:
             rpc.use_signer(rpc.CONDUCTOR, None)
-            forger.stop()
-    for failed in (step, program):
-        assert ("the answer of the agent of host host-2 is refused" in str(failed.value)) is (
-            not believed
-        )
+    refused = "the answer of the agent of host host-2 is refused"
+    assert [refused in str(each.value) for each in (failed, other)] == [not believed] * 2

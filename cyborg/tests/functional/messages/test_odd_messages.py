@@ -14,14 +14,12 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import oslo_messaging as messaging
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, rpc
 from cyborg.db import models
-from cyborg.rpc import client
 from cyborg.tests import full_payloads, hosts, signed
 from cyborg.tests import messages as transports
 
@@ -122,21 +120,6 @@ def test_requests_to_write(conf: cfg.ConfigOpts) -> None:
         rpc.permit_write(conf, full_payloads.write_request())
 
 
-class Answering:
-    """An agent that answers each question with the same."""
-
-    target = messaging.Target(version=rpc.VERSION)
-
-    def __init__(self) -> None:
-        self.answer: dict[str, Any] = {}
-
-    def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Any:
-        return self.answer
-
-    def program(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> Any:
-        return self.answer
-
-
 def answers() -> Iterator[tuple[str, dict[str, Any]]]:
     failed = {"failed": "no", "written": True, "report_counter": 7}
     for wire in (full_payloads.program_answer().to_wire(), failed, {"running": "it goes on"}):
@@ -144,27 +127,24 @@ def answers() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_answers_of_agents(conf: cfg.ConfigOpts) -> None:
-    agent = Answering()
-    server = rpc._server(conf, client.agent_topic("host-2"), "_", agent)
-    server.start()
-    assert server._started.wait(signed.PATIENCE)
-    for what, agent.answer in answers():
-        counter, written = None, True
-        with contextlib.suppress(rpc.HostStepFailed, rpc.HostStepRunning):
-            rpc.run_host_step(conf, "host-2", full_payloads.step(), signed.PATIENCE)
-        try:
-            done = rpc.run_program(conf, "host-2", full_payloads.program_step(), signed.PATIENCE)
-            counter = done.report_counter
-        except rpc.ProgramFailed as exc:
-            counter, written = exc.report_counter, exc.written
-        except rpc.HostStepRunning:
-            continue
-        assert written is (agent.answer.get("written") is not False), what
-        hosts.apply(hosts.card("a"))
-        with db.writer() as session:
-            # As a conductor does with it.
-            db.update(session, models.Host, report_counter=counter or 0)
-    server.stop()
+    with signed.answering(conf, "host-2") as agent:
+        for what, answer in answers():
+            agent.answer = answer
+            counter, written = None, True
+            with contextlib.suppress(rpc.HostStepFailed, rpc.HostStepRunning):
+                rpc.run_host_step(conf, "host-2", full_payloads.step(), signed.PATIENCE)
+            step = full_payloads.program_step()
+            try:
+                counter = rpc.run_program(conf, "host-2", step, signed.PATIENCE).report_counter
+            except rpc.ProgramFailed as exc:
+                counter, written = exc.report_counter, exc.written
+            except rpc.HostStepRunning:
+                continue
+            assert written is (answer.get("written") is not False), what
+            hosts.apply(hosts.card("a"))
+            with db.writer() as session:
+                # As a conductor does with it.
+                db.update(session, models.Host, report_counter=counter or 0)
 
 
 def test_an_id_of_a_request(conf: cfg.ConfigOpts) -> None:
