@@ -144,10 +144,11 @@ def test_other_hosts_take_no_candidates_from_those_that_are_named(
     add_host(rack)
     monkeypatch.setattr("cyborg.allocations.choosing._MOST", 1)
     part = {"groups": [FPGA], "device_rp_uuid": provider_uuid("host-2_c")}
-    named = [{"groups": [FPGA], "hosts": like} for like in ("*host-1*", "*host-2*", "host-2")]
+    names = ("*host-1*", "*host-2*", "host-2")
+    asked: list[dict[str, Any]] = [{"groups": [FPGA], "hosts": name} for name in names]
     for narrow in (1, 20):
         monkeypatch.setattr("cyborg.allocations.choosing._MOST_HOSTS", narrow)
-        for fields in (*named, {"parts": [part]}):
+        for fields in (*asked, {"parts": [part]}):
             found = call(rack, "POST", "", wish(**fields, dry_run=True))
             assert found["state"] == "Possible", (narrow, fields)
 

@@ -52,6 +52,12 @@ def profile(site: Site, *groups: dict[str, str]) -> None:
     site.call("POST", "/device_profiles", body)
 
 
+def change(site: Site, *groups: dict[str, str]) -> None:
+    """Give the profile other groups."""
+    body = {"name": "p", "groups": [FPGA | group for group in groups]}
+    site.call("PUT", "/device_profiles/p", body, "2.4")
+
+
 def candidates(site: Site, query: str = "") -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = site.call("GET", PATH + query, version="2.4")["candidates"]
     return found
@@ -67,25 +73,20 @@ def cards(site: Site, query: str = "") -> list[str]:
     ]
 
 
-def test_a_preferred_function_comes_first_and_keeps_nothing_away(rack: Site) -> None:
+def test_what_is_preferred_comes_first_and_keeps_nothing_away(rack: Site) -> None:
     profile(rack, {"accel:preferred_function": "AAAA1"})
     found = cards(rack)
     assert found[0] == "aes"
     assert sorted(found) == ["aes", "fixed", "idle", "zip"]
+    # Those that are equally good have the same rank.
+    assert [candidate["rank"] for candidate in candidates(rack)] == [0, 1, 1, 1]
     preferred = [candidate["groups"][0]["preferred"] for candidate in candidates(rack)]
     assert preferred == [True, False, False, False]
     assert cards(rack, "?limit=1") == ["aes"]
-
-
-def test_equally_good_candidates_have_the_same_rank(rack: Site) -> None:
-    profile(rack, {"accel:preferred_function": AES})
-    found = rack.call("GET", PATH, version="2.4")["candidates"]
-    assert [candidate["rank"] for candidate in found] == [0, 1, 1, 1]
-
-
-def test_preferred_traits_come_first(rack: Site) -> None:
-    profile(rack, {"accel:preferred_trait": "CUSTOM_FIXED, CUSTOM_NOBODY_HAS_IT"})
+    change(rack, {"accel:preferred_trait": "CUSTOM_FIXED, CUSTOM_NOBODY_HAS_IT"})
     assert cards(rack)[0] == "fixed"
+    change(rack, {"trait:CUSTOM_NEVER_HEARD_OF": "required"})
+    assert cards(rack) == []
 
 
 def test_what_must_be_programmed_comes_after_what_runs_it(rack: Site) -> None:
@@ -103,10 +104,13 @@ def test_groups_are_served_together(rack: Site) -> None:
     assert sorted(found) == sorted(
         ["zip+aes", "zip+idle 1", "idle+aes 1", "aes+zip 2", "aes+idle 2", "idle+zip 2"]
     )
-    with_traits = {"trait:CUSTOM_FAST": "forbidden", "trait:CUSTOM_FAKE_DEVICE": "required"}
-    body = {"name": "p", "groups": [FPGA | with_traits]}
-    rack.call("PUT", "/device_profiles/p", body, "2.4")
+    change(rack, {"trait:CUSTOM_FAST": "forbidden", "trait:CUSTOM_FAKE_DEVICE": "required"})
     assert sorted(cards(rack)) == ["fixed", "idle", "zip"]
+    # One request does not use what another has programmed, not of one instance either.
+    change(rack, {"accel:function_id": ZIP}, {})
+    found = cards(rack)
+    assert {"zip+zip", "aes+idle 1"} <= set(found)
+    assert {"aes+aes 1", "idle+idle 1"}.isdisjoint(found)
 
 
 def test_a_standard_trait_chooses(site: Site) -> None:
@@ -125,11 +129,6 @@ def test_a_standard_trait_chooses(site: Site) -> None:
     (found,) = candidates(site)
 
     assert found["groups"][0]["rp_uuid"] == provider_uuid("host-1_trusted")
-
-
-def test_what_nobody_has_has_no_candidates(rack: Site) -> None:
-    profile(rack, {"trait:CUSTOM_NEVER_HEARD_OF": "required"})
-    assert cards(rack) == []
 
 
 def test_a_candidate_can_be_bound(rack: Site, ctx: context.RequestContext) -> None:
@@ -157,17 +156,24 @@ def test_without_placement_it_is_refused(rack: Site) -> None:
     assert rack.ask("GET", PATH, version="2.4").status_code == 501
 
 
-def test_one_request_and_four_selects(
+def test_one_request_and_four_selects_and_one_more_for_what_would_be_programmed(
     rack: Site,
+    ctx: context.RequestContext,
     count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
 ) -> None:
+    def selects(most: int) -> int:
+        candidates(rack)
+        rack.placement.calls.clear()
+        with count_sql() as counter:
+            assert len(candidates(rack)) > most
+        assert rack.placement.calls == ["GET /allocation_candidates"]
+        return len(counter.statements)
+
     profile(rack, {"trait:CUSTOM_FAKE_DEVICE": "required"}, {})
-    candidates(rack)
-    rack.placement.calls.clear()
-    with count_sql() as counter:
-        assert len(candidates(rack)) > 4
-    assert len(counter.statements) == 4
-    assert rack.placement.calls == ["GET /allocation_candidates"]
+    assert selects(4) == 4
+    change(rack, {"accel:function_id": ZIP}, {"accel:function_id": ZIP})
+    use(rack, ctx, "aes")
+    assert selects(2) == 5
 
 
 def use(rack: Site, ctx: context.RequestContext, card: str, *, bound: bool = True) -> str:
@@ -220,18 +226,8 @@ def test_what_somebody_has_under_another_name_is_not_programmed(
     known = {"program_mode": "dynamic", "function": AES}
     report(rack, aes=hosts.deployable("host-1_renamed", range(16, 18), **known))
     assert cards(rack) == ["idle 1"]
-    body = {"name": "p", "groups": [FPGA | {"accel:function_id": AES}]}
-    rack.call("PUT", "/device_profiles/p", body, "2.4")
+    change(rack, {"accel:function_id": AES})
     assert cards(rack) == ["renamed", "idle 1"]
-
-
-def test_one_request_does_not_use_what_another_has_programmed(rack: Site) -> None:
-    """Of one instance either."""
-    profile(rack, {"accel:function_id": ZIP}, {})
-    found = cards(rack)
-    assert "zip+zip" in found
-    assert {"aes+aes 1", "idle+idle 1"}.isdisjoint(found)
-    assert "aes+idle 1" in found
 
 
 def test_what_contradicts_itself_has_no_candidates(rack: Site) -> None:
@@ -240,23 +236,8 @@ def test_what_contradicts_itself_has_no_candidates(rack: Site) -> None:
     groups = [FPGA | {f"trait:{trait}": "required", "accel:function_id": ZIP}]
     profiles.create_profile(name="p", groups=groups, description=None)
     assert cards(rack) == []
-    profile_of_no_image = {"accel:bitstream_id": "no-image"}
-    body = {"name": "p", "groups": [FPGA | profile_of_no_image]}
-    rack.call("PUT", "/device_profiles/p", body, "2.4")
+    change(rack, {"accel:bitstream_id": "no-image"})
     assert cards(rack) == []
-
-
-def test_what_would_be_programmed_costs_one_select_more(
-    rack: Site,
-    ctx: context.RequestContext,
-    count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
-) -> None:
-    profile(rack, {"accel:function_id": ZIP}, {"accel:function_id": ZIP})
-    use(rack, ctx, "aes")
-    candidates(rack)
-    with count_sql() as counter:
-        assert len(candidates(rack)) > 2
-    assert len(counter.statements) == 5
 
 
 def test_accelerators_that_are_near_each_other_come_first(site: Site) -> None:
