@@ -5,12 +5,55 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib
+import os
 import pathlib
 import signal
-import subprocess
 import sys
+from collections.abc import Collection
 
-from cyborg.tests.standalone_site import TIMEOUT, wait_for
+from cyborg.tests.standalone_site import TIMEOUT, forks, wait_for
+
+
+def _be(name: str, arguments: list[str], log: pathlib.Path, hidden: Collection[str]) -> None:
+    """Be that command, where the modules ``hidden`` are not installed."""
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    sys.argv = [name]
+    for module in hidden:
+        sys.modules[module] = None  # type: ignore[assignment]
+    short = name.removeprefix("cyborg-").replace("-", "_")
+    sys.exit(importlib.import_module(f"cyborg.cmd.{short}").main(arguments))
+
+
+class Forked:
+    """A command in a fork of a process that has imported everything already; its log."""
+
+    def __init__(
+        self, name: str, *arguments: str, log: pathlib.Path, hidden: Collection[str] = ()
+    ) -> None:
+        self.log = log
+        log.touch()
+        given = (name, list(arguments), log, hidden)
+        self._process = forks().Process(target=_be, args=given, daemon=True)
+        self._process.start()
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def wait(self, timeout: float = TIMEOUT) -> int | None:
+        """The exit status, or None if it runs still."""
+        self._process.join(timeout)
+        return self.poll()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
 
 
 class Service:
@@ -27,11 +70,8 @@ class Service:
 
     def start(self, **options: str) -> None:
         self.write(**options)
-        command = [str(pathlib.Path(sys.executable).with_name(self._name))]
-        for file in (*self._before, self._file):
-            command += ["--config-file", str(file)]
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        files = [f"--config-file={file}" for file in (*self._before, self._file)]
+        self._process = Forked(self._name, *files, log=self._log)
 
     def write(self, **options: str) -> None:
         """Let the file have these options, each ``group__name``."""
@@ -64,13 +104,12 @@ class Service:
         """The lines of the log with these words so far."""
         return [line for line in self._log.read_text().splitlines() if words in line]
 
-    def stop(self) -> int:
+    def stop(self) -> int | None:
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(TIMEOUT)
+        return self._process.wait()
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()
 
 
 #: Seconds within which a process starts or stops, even on a busy machine.

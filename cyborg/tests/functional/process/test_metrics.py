@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import pathlib
 import re
@@ -15,6 +14,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import prometheus_client
 import pytest
@@ -36,6 +36,7 @@ from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.novasink import NovaSink
+from cyborg.tests.one_service import Forked
 from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, Instance, Site, wait_for
 
@@ -96,15 +97,24 @@ def config(folder: pathlib.Path, **groups: Mapping[str, object]) -> pathlib.Path
 
 
 @contextlib.contextmanager
-def process(
-    command: str, path: pathlib.Path, **environment: str
-) -> Iterator[subprocess.Popen[bytes]]:
+def forked(command: str, path: pathlib.Path) -> Iterator[Forked]:
     """The command with that configuration, until the block ends."""
-    program = pathlib.Path(sys.executable).with_name(command)
+    started = Forked(command, "--config-file", str(path), log=path.with_suffix(".log"))
+    try:
+        yield started
+    finally:
+        started.kill()
+
+
+@contextlib.contextmanager
+def counting_api(path: pathlib.Path, counts: pathlib.Path) -> Iterator[subprocess.Popen[bytes]]:
+    """An API that counts in a folder together with others, until the block ends."""
+    program = pathlib.Path(sys.executable).with_name("cyborg-api")
+    environment = os.environ | {metrics.MULTIPROCESS: str(counts)}
     with (
         path.with_suffix(".log").open("wb") as log,
         subprocess.Popen(
-            [program, "--config-file", path], stdout=log, stderr=log, env=os.environ | environment
+            [program, "--config-file", path], stdout=log, stderr=log, env=environment
         ) as started,
     ):
         try:
@@ -115,7 +125,7 @@ def process(
 
 def test_a_bind_is_told_of_from_the_request_to_the_handle(tmp_path: pathlib.Path) -> None:
     port = free_port()
-    options = f"[metrics]\nport = {port}\ndatabase_interval = 0\n"
+    options = f"[metrics]\nport = {port}\ndatabase_interval = 0\n[fake_driver]\nhost_step = true\n"
     site = Site(tmp_path / "state", options)
     with site.serve():
         site.prepare()
@@ -153,45 +163,25 @@ def test_a_bind_is_told_of_from_the_request_to_the_handle(tmp_path: pathlib.Path
     assert seen.get("cyborg_agent_driver_devices", driver="fake_driver") == 1
     assert seen.get("cyborg_agent_driver_failing", driver="fake_driver") == 0
     assert seen.get("cyborg_agent_last_timestamp_seconds", event="delivery") > 0
+    for action in ("prepare", "clean"):
+        # Two handles; a step whose answer is late is asked for again.
+        step = {"action": action, "outcome": "done"}
+        assert after.get("cyborg_host_step_duration_seconds_count", **step) >= 2
+        step["driver"] = "fake_driver"
+        assert after.get("cyborg_agent_step_duration_seconds_count", **step) >= 2
     labels = {value for _, has in after.values for _, value in has}
     assert not [value for value in labels if _UUID.search(value) or "host-1" in value]
-
-
-def test_host_steps_are_measured_at_both_ends(tmp_path: pathlib.Path) -> None:
-    port = free_port()
-    control = tmp_path / "control.json"
-    control.write_text("{}")
-    site = Site(
-        tmp_path / "state",
-        f"[metrics]\nport = {port}\n[fake_driver]\nhost_step = true\n"
-        f"host_step_control = {control}\n",
-    )
-    with site.serve():
-        site.prepare()
-        instance = Instance(site)
-        instance.bind()
-        wait_for("the bind", lambda: instance.states() == {"Bound"})
-        site.ask("DELETE", f"/v2/accelerator_requests?instance={instance.uuid}")
-        wait_for("rest", site.is_at_rest)
-        seen = scrape(port)
-    names = {
-        "cyborg_host_step_duration_seconds_count": {},
-        "cyborg_agent_step_duration_seconds_count": {"driver": "fake_driver"},
-    }
-    for action, (name, labels) in itertools.product(("prepare", "clean"), names.items()):
-        # Two handles; a step whose answer is late is asked for again.
-        assert seen.get(name, action=action, outcome="done", **labels) >= 2
 
 
 def test_a_conductor_without_its_database_says_so(tmp_path: pathlib.Path) -> None:
     port = free_port()
     url = f"mysql+pymysql://nobody@127.0.0.1:{free_port()}/none"
     path = config(tmp_path, database={"connection": url}, metrics={"port": port})
-    with process("cyborg-conductor", path) as conductor:
+    with forked("cyborg-conductor", path) as conductor:
         wait_for("the endpoint", lambda: answers(port))
         seen = scrape(port)
         conductor.send_signal(signal.SIGTERM)
-        assert conductor.wait(TIMEOUT) == 0
+        assert conductor.wait() == 0
     assert seen.get("cyborg_database_up") == 0
     assert "cyborg_work_rows" not in seen.names
 
@@ -203,7 +193,7 @@ def test_a_name_that_is_not_this_machines_is_not_answered(tmp_path: pathlib.Path
         DEFAULT={"host": "Compute-1"},
         metrics={"port": port, "names": "metrics.example, node.example"},
     )
-    with process("cyborg-agent", path):
+    with forked("cyborg-agent", path):
         wait_for("the endpoint", lambda: answers(port))
         own = socket.gethostname()
         for name in ("127.0.0.1", "10.0.0.7", "[::1]", "localhost", "LOCALHOST", own, "compute-1"):
@@ -232,7 +222,7 @@ def test_an_agent_tells_of_its_drivers_though_nobody_takes_its_report(
     port = free_port()
     agent = {"enabled_drivers": "fake_driver,no_such_driver"}
     path = config(tmp_path, agent=agent, metrics={"port": port})
-    with process("cyborg-agent", path):
+    with forked("cyborg-agent", path):
         # The last that is told of a pass.
         failing, absent = "cyborg_agent_driver_failing", {"driver": "no_such_driver"}
         wait_for("a pass", lambda: answers(port) and scrape(port).get(failing, **absent))
@@ -245,27 +235,29 @@ def test_an_agent_tells_of_its_drivers_though_nobody_takes_its_report(
     assert seen.get("cyborg_agent_last_timestamp_seconds", event="delivery") == 0
 
 
+@pytest.fixture
+def api_file(database: sa.Engine, database_url: str, tmp_path: pathlib.Path) -> Callable[..., Any]:
+    """Writes the file of an API and of its metrics, on those ports."""
+
+    def written(port: int, shown_at: int) -> pathlib.Path:
+        api = {"auth_strategy": "noauth", "port": port}
+        url = {"connection": database_url}
+        return config(tmp_path, database=url, api=api, metrics={"port": shown_at})
+
+    return written
+
+
 def test_processes_that_serve_together_are_counted_together(
-    database: sa.Engine, database_url: str, tmp_path: pathlib.Path
+    api_file: Callable[..., pathlib.Path], tmp_path: pathlib.Path
 ) -> None:
     counts = tmp_path / "counts"
     counts.mkdir()
     shared, ports = free_port(), [free_port(), free_port()]
-    paths = [
-        config(
-            tmp_path,
-            database={"connection": database_url},
-            api={"auth_strategy": "noauth", "port": port},
-            metrics={"port": shared},
-        )
-        for port in ports
-    ]
-    together = {metrics.MULTIPROCESS: str(counts)}
-    with process("cyborg-api", paths[0], **together) as first:
+    with counting_api(api_file(ports[0], shared), counts) as first:
         wait_for("the first", lambda: answers(shared))
-        with process("cyborg-api", paths[1], **together):
+        with counting_api(api_file(ports[1], shared), counts):
             for port in ports:
-                wait_for("the API", functools.partial(_asked, f"http://127.0.0.1:{port}/v2/devices"))
+                wait_for("the API", functools.partial(_asked, port))
             assert counted(shared) == 2
             first.kill()
             first.wait()
@@ -274,30 +266,24 @@ def test_processes_that_serve_together_are_counted_together(
 
 
 def test_a_folder_that_is_not_there_fails_no_request(
-    database: sa.Engine, database_url: str, tmp_path: pathlib.Path
+    api_file: Callable[..., pathlib.Path], tmp_path: pathlib.Path
 ) -> None:
     shared, port, counts = free_port(), free_port(), tmp_path / "counts"
-    path = config(
-        tmp_path,
-        database={"connection": database_url},
-        api={"auth_strategy": "noauth", "port": port},
-        metrics={"port": shared},
-    )
-    with process("cyborg-api", path, **{metrics.MULTIPROCESS: str(counts)}):
-        url = f"http://127.0.0.1:{port}/v2/devices"
-        wait_for("the API", functools.partial(_asked, url))
-        assert _asked(url)
+    path = api_file(port, shared)
+    with counting_api(path, counts):
+        wait_for("the API", functools.partial(_asked, port))
+        assert _asked(port)
         assert answers(shared)
         counts.mkdir()
-        assert _asked(url)
+        assert _asked(port)
     assert list(counts.iterdir())
     # Once that nothing is shown, and once for each of the two kinds of metrics.
     assert path.with_suffix(".log").read_text().count("Metrics cannot be counted in") == 3
 
 
-def _asked(url: str) -> bool:
+def _asked(port: int) -> bool:
     try:
-        return requests.get(url, timeout=TIMEOUT).ok
+        return requests.get(f"http://127.0.0.1:{port}/v2/devices", timeout=TIMEOUT).ok
     except requests.ConnectionError:
         return False
 

@@ -19,7 +19,7 @@ from oslo_messaging._tracing import client as tracing
 from cyborg import conf as cyborg_conf
 from cyborg import notifications
 from cyborg.common import errors, needs
-from cyborg.tests import ports
+from cyborg.tests import one_service, ports
 from cyborg.tests.servers import REPOSITORY
 
 pytestmark = pytest.mark.slow
@@ -169,27 +169,6 @@ def file(tmp_path: pathlib.Path, database_url: str) -> pathlib.Path:
     return path
 
 
-def _start(
-    tmp_path: pathlib.Path, hidden: str, command: str, *arguments: str, **environ: str
-) -> subprocess.CompletedProcess[str]:
-    """Start a command on a machine without the module."""
-    stub = tmp_path / "hidden"
-    stub.mkdir()
-    name, _, below = hidden.partition(".")
-    (stub / name).mkdir()
-    (stub / name / "__init__.py").write_text(
-        "" if below else f"raise ModuleNotFoundError('No module named {name}', name='{name}')\n"
-    )
-    return subprocess.run(
-        [str(pathlib.Path(sys.executable).with_name(command)), *arguments],
-        env={**os.environ, **environ, "PYTHONPATH": str(stub)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
-
-
 KAFKA = "[oslo_messaging_notifications]\ndriver = messagingv2\ntransport_url = kafka://h:9092/\n"
 CACHE = "[keystone_authtoken]\nmemcached_servers = h:11211\n"
 KERBEROS = "[nova_watcher]\nauth_type = v3kerberos\n[kube]\nauth_type = v3kerberos\n"
@@ -215,18 +194,19 @@ def test_each_command_ends_with_a_sentence(
 ) -> None:
     more = tmp_path / "more.conf"
     more.write_text(text)
-    arguments = ["--config-file", str(file), "--config-file", str(more)]
     own = {
         "cyborg-ironic": ["import"],
         "cyborg-standalone": ["--state-dir", str(tmp_path / "state"), "--port", "0"],
     }
-    done = _start(tmp_path, module, command, *arguments, *own.get(command, []))
-    assert done.returncode == 1, done.stdout + done.stderr
+    arguments = ["--config-file", str(file), "--config-file", str(more), *own.get(command, [])]
+    process = one_service.Forked(command, *arguments, log=tmp_path / "said", hidden=[module])
+    code, said = process.wait(), process.log.read_text()
+    assert code == 1, said
     # The API says it in its log, if that is open already.
-    last = (done.stdout + done.stderr).strip().splitlines()[-1]
+    last = said.strip().splitlines()[-1]
     assert f"{command}: " in last or "Cannot serve: " in last
     assert f"needs the Python module {module}, which is not installed" in last
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "Traceback" not in said
 
 
 @pytest.mark.usefixtures("database")
@@ -240,8 +220,16 @@ def test_the_api_under_others_servers_ends_with_a_sentence(
         "uwsgi": ["--http-socket", f"127.0.0.1:{port}", "--need-app", "--module", module],
         "gunicorn": ["--bind", f"127.0.0.1:{port}", module],
     }
-    folder = {"OS_CYBORG_CONFIG_DIR": str(tmp_path)}
-    done = _start(tmp_path, "memcache", server, *arguments[server], **folder)
+    (tmp_path / "memcache.py").write_text("raise ModuleNotFoundError('none', name='memcache')\n")
+    folders = {"OS_CYBORG_CONFIG_DIR": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [str(pathlib.Path(sys.executable).with_name(server)), *arguments[server]],
+        env=os.environ | folders,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
     assert done.returncode != 0
     assert "[keystone_authtoken] memcached_servers needs the Python module memcache" in done.stderr
     assert "Traceback" not in done.stderr

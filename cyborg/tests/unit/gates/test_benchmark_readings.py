@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``tools/benchmarks/compare.py`` makes of its figures, and what it reads of processes."""
+"""What the benchmarks make of their figures, and what they read of processes."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import pathlib
 import subprocess
 import sys
 import time
@@ -13,30 +11,18 @@ from typing import Any
 
 import pytest
 
-_FILE = pathlib.Path(__file__).parents[4] / "tools/benchmarks/readings.py"
 
-
-@pytest.fixture(scope="module")
-def readings() -> Any:
-    """The module, which is not part of the package."""
-    spec = importlib.util.spec_from_file_location("benchmark_readings", _FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # A dataclass looks its module up.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def readings(benchmark_tool) -> Any:
+    return benchmark_tool("readings")
 
 
 def test_medians_take_the_rounds_that_have_a_figure(readings: Any) -> None:
-    """What is measured in one round only is not lost."""
     rounds = [{"a": 1.0, "b": 7.0}, {"a": 9.0}, {"a": 2.0}]
     assert readings.medians(rounds) == {"a": 2.0, "b": 7.0}
 
 
 def test_table_says_how_much_better_and_what_is_reached(readings: Any) -> None:
-    """More boots and fewer milliseconds are both better."""
     measures = {
         "boots": readings.Measure("boots", "a second", True, 4),
         "cpu": readings.Measure("CPU", "ms", figure=40),
@@ -76,7 +62,6 @@ def test_an_endpoint_has_a_column_of_its_own(readings: Any) -> None:
 
 
 def test_cpu_and_memory_are_of_the_process_and_what_is_below_it(readings: Any) -> None:
-    """A child that works is seen through its parent."""
     work = "while True: pass"
     started = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
     with subprocess.Popen([sys.executable, "-c", started, work]) as parent:
@@ -92,3 +77,11 @@ def test_cpu_and_memory_are_of_the_process_and_what_is_below_it(readings: Any) -
             for pid in reversed(readings.tree(parent.pid)):
                 os.kill(pid, 9)
     assert readings.cpu([parent.pid]) == 0
+
+
+def test_hosts_a_minute_are_medians_over_the_numbers_of_hosts(benchmark_tool) -> None:
+    one = [{"first": first, "unchanged": 2000.0} for first in (190.0, 200.0, 999.0)]
+    two = [{"first": 330.0, "unchanged": 3000.0}]
+    head, _, *rows = benchmark_tool("scale").gains({1: one, 2: two}).splitlines()
+    assert head.startswith("| conductors | new hosts a minute | times as many | unchanged hosts")
+    assert rows == ["| 1 | 200 | 1 | 2,000 | 1 |", "| 2 | 330 | 1.65 | 3,000 | 1.5 |"]

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
-import sys
+from collections.abc import Callable
 
 import pytest
 
-GATE = pathlib.Path(__file__).parents[4] / "tools" / "gates" / "subjects.py"
-
+GATE = "subjects.py"
 GOOD = [
     "api: refuse a body that is too large",
     "api-ref, docs: say what 2.4 has",
@@ -33,79 +31,53 @@ BAD = [
     f"docs: mend {'l' * 62}",
 ]
 
-
-def git(folder: pathlib.Path, *arguments: str) -> str:
-    who = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
-    command = ["git", "-C", str(folder), *who, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def commit(folder: pathlib.Path, *subjects: str) -> str:
-    for subject in subjects:
-        git(folder, "commit", "--quiet", "--allow-empty", "--message", subject)
-    return git(folder, "rev-parse", "HEAD")
-
-
-def gate(folder: pathlib.Path, base: str) -> tuple[int, str]:
-    ended = subprocess.run(
-        [sys.executable, str(GATE), base], cwd=folder, check=False, capture_output=True, text=True
-    )
-    return ended.returncode, ended.stdout + ended.stderr
+Commit = Callable[..., str]
 
 
 @pytest.fixture
-def history(tmp_path: pathlib.Path) -> pathlib.Path:
-    folder = tmp_path / "history"
-    folder.mkdir()
-    git(folder, "init", "--quiet", "--initial-branch", "main")
-    return folder
+def commit(git: Callable[..., str]) -> Commit:
+    """Makes a commit for each subject; the last one."""
+
+    def made(*subjects: str) -> str:
+        for subject in subjects:
+            git("commit", "--quiet", "--allow-empty", "--message", subject)
+        return git("rev-parse", "HEAD")
+
+    return made
 
 
-def test_only_what_comes_after_the_base_is_looked_at(history: pathlib.Path) -> None:
-    base = commit(history, *BAD)
-    commit(history, *GOOD)
-    assert gate(history, base) == (0, "")
-
-
-@pytest.mark.parametrize("subject", BAD)
-def test_a_subject_that_says_too_little_or_too_much_is_refused(
-    history: pathlib.Path, subject: str
-) -> None:
-    base = commit(history, "x")
-    commit(history, subject, *GOOD)
-    status, said = gate(history, base)
+def test_each_subject_after_the_base_is_looked_at(gate, git, commit: Commit, tmp_path) -> None:
+    base = commit(*BAD)
+    commit(*GOOD)
+    git("switch", "--quiet", "--create", "other")
+    commit(GOOD[0])
+    git("switch", "--quiet", "main")
+    # A merge may have any subject.
+    git("merge", "--quiet", "--no-ff", "--message", "merge: other", "other")
+    assert gate(tmp_path / "history", base) == (0, "")
+    commit(*BAD)
+    status, said = gate(tmp_path / "history", base)
     assert status == 1
-    assert said.endswith(f": {subject}\n")
-    assert said.count("\n") == 1
+    told = zip(reversed(BAD), said.splitlines(), strict=True)
+    assert all(line.endswith(f": {subject}") for subject, line in told)
 
 
-def test_a_merge_may_have_any_subject(history: pathlib.Path) -> None:
-    base = commit(history, "x")
-    git(history, "switch", "--quiet", "--create", "other")
-    commit(history, GOOD[0])
-    git(history, "switch", "--quiet", "main")
-    git(history, "merge", "--quiet", "--no-ff", "--message", "merge: other", "other")
-    assert gate(history, base) == (0, "")
-
-
-def test_a_shallow_clone_does_not_need_the_base(history: pathlib.Path) -> None:
-    base = commit(history, "x")
-    commit(history, "docs: fixed", GOOD[0])
-    clones = {depth: history.with_name(str(depth)) for depth in (1, 2)}
+def test_a_shallow_clone_does_not_need_the_base(gate, git, commit, tmp_path: pathlib.Path) -> None:
+    base = commit("x")
+    commit("docs: fixed", GOOD[0])
+    clones = {depth: tmp_path / str(depth) for depth in (1, 2)}
     for depth, folder in clones.items():
-        git(history, "clone", "--quiet", f"--depth={depth}", f"file://{history}", str(folder))
+        whole = f"file://{tmp_path / 'history'}"
+        git("clone", "--quiet", f"--depth={depth}", whole, str(folder))
     assert gate(clones[1], base) == (0, "")
     status, said = gate(clones[2], base)
     assert (status, said.count("\n")) == (1, 1)
     assert "docs: fixed" in said
 
 
-def test_a_whole_clone_needs_the_base(history: pathlib.Path) -> None:
-    commit(history, GOOD[0])
-    status, said = gate(history, "0" * 40)
+def test_a_whole_clone_needs_the_base_and_an_archive_has_none(gate, commit, tmp_path) -> None:
+    commit(GOOD[0])
+    status, said = gate(tmp_path / "history", "0" * 40)
     assert status == 1
     assert "name another base" in said
-
-
-def test_an_archive_has_no_commits(tmp_path: pathlib.Path) -> None:
     assert gate(tmp_path, "0" * 40)[0] == 0

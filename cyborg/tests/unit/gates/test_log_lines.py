@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import ast
-import pathlib
 from collections.abc import Iterator
 
 from cyborg import history
 from cyborg.handles import giving_up
+from cyborg.tests import product_code
 
-CODE = pathlib.Path(__file__).parents[3]
 _LEVELS = {"info", "warning", "error", "critical", "exception"}
 _OBJECTS = (
     ast.List,
@@ -26,14 +25,12 @@ _MAKERS = {"list", "dict", "set", "tuple", "sorted", "asdict"}
 
 
 def _calls() -> Iterator[tuple[str, ast.Call]]:
-    for path in CODE.rglob("*.py"):
-        if "tests" in path.parts:
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path, tree in product_code.trees().items():
+        for node in ast.walk(tree):
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="LOG"), attr=level)):
                     if level in _LEVELS:
-                        yield f"{path.name}:{node.lineno}", node
+                        yield f"{path}:{node.lineno}", node
 
 
 def _is_object(argument: ast.expr) -> bool:

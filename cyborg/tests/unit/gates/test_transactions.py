@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import ast
-import pathlib
 from collections.abc import Collection, Iterator
 
-import cyborg
-
-ROOT = pathlib.Path(cyborg.__file__).parent
+from cyborg.tests import product_code
 
 #: What opens a transaction, by its name within the package.
 WRITERS = frozenset({"cyborg.db.writer", "cyborg.db.statement", "cyborg.db.write"})
@@ -19,14 +16,6 @@ OPENERS = WRITERS | {
     "cyborg.db.snapshot",
     "cyborg.db.schema._alone",
 }
-
-
-def _modules() -> Iterator[tuple[str, ast.Module]]:
-    """Each module of the product: its name and its code."""
-    for path in sorted(ROOT.rglob("*.py")):
-        inside = path.relative_to(ROOT.parent).with_suffix("")
-        if "tests" not in inside.parts:
-            yield ".".join(inside.parts).removesuffix(".__init__"), ast.parse(path.read_text())
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[str, str, ast.FunctionDef]]:
@@ -64,7 +53,9 @@ class _Code:
         #: The decorators of each function, and the places and names of its calls.
         self.decorators: dict[str, set[str]] = {}
         self.calls: dict[str, list[tuple[int, str]]] = {}
-        for module, tree in _modules():
+        for path, tree in product_code.trees().items():
+            inside = f"cyborg/{path}".removesuffix(".py").replace("/", ".")
+            module = inside.removesuffix(".__init__")
             imports = _imports(tree)
             for owner, function, node in _functions(tree):
                 name = f"{module}.{owner}{function}"

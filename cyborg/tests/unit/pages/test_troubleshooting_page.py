@@ -4,31 +4,25 @@
 from __future__ import annotations
 
 import ast
-import pathlib
 import re
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[4]
-PAGE = ROOT / "doc" / "source" / "admin" / "troubleshooting.rst"
+from cyborg.tests import product_code
+from cyborg.tests.servers import REPOSITORY
+
+PAGE = REPOSITORY / "doc" / "source" / "admin" / "troubleshooting.rst"
 SENTENCES = re.findall(r"^``(.+)``$", PAGE.read_text(), re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def said() -> list[str]:
     """The constant parts of all texts in the code."""
-    paths = (path for path in (ROOT / "cyborg").rglob("*.py") if "tests" not in path.parts)
-    trees = (ast.parse(path.read_text()) for path in paths)
-    nodes = (node for tree in trees for node in ast.walk(tree))
+    nodes = (node for tree in product_code.trees().values() for node in ast.walk(tree))
     return [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
 
 
-def test_there_are_some() -> None:
+def test_the_code_says_each_sentence(said: list[str]) -> None:
     assert len(SENTENCES) > 15
-
-
-@pytest.mark.parametrize("sentence", SENTENCES)
-def test_the_code_says_it(sentence: str, said: list[str]) -> None:
-    for part in sentence.split("…"):
-        words = part.strip()
+    for words in (part.strip() for sentence in SENTENCES for part in sentence.split("…")):
         assert any(words in text.replace("%s", " ") for text in said), words

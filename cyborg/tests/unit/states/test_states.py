@@ -10,7 +10,4 @@ def test_predecessors_are_the_documented_ones() -> None:
     assert arq_states.predecessors(models.BOUND) == {models.BIND_STARTED}
     assert arq_states.predecessors(models.BIND_FAILED) == {models.BIND_STARTED}
     assert arq_states.predecessors(models.UNBOUND) == arq_states.ALL
-
-
-def test_deleting_is_no_state_of_a_row() -> None:
     assert models.DELETING not in arq_states.ALL

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the tests of gates."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cyborg.tests.servers import REPOSITORY
+
+Gate = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def gate(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Gate:
+    """Runs the gate that the module names, in a folder: its exit status, and what it says."""
+    name = request.module.GATE
+    main = runpy.run_path(str(REPOSITORY / "tools/gates" / name))["main"]
+
+    def run(folder: pathlib.Path, *arguments: object) -> tuple[int, str]:
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        try:
+            return main(), capsys.readouterr().out
+        except SystemExit as ended:
+            return 1, str(ended.code)
+
+    return run
+
+
+@pytest.fixture
+def git(tmp_path: pathlib.Path) -> Callable[..., str]:
+    """Runs git in a new repository, which is the test's folder ``history``; what it prints."""
+    folder = tmp_path / "history"
+    folder.mkdir()
+
+    def run(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "commit.gpgsign=false"]
+        command = ["git", "-C", str(folder), *who, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    run("init", "--quiet", "--initial-branch", "main")
+    return run
+
+
+@pytest.fixture
+def benchmark_tool(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Imports a module of the benchmarks, by a name that may mean another in other tests."""
+    folder = REPOSITORY / "tools/benchmarks"
+    monkeypatch.syspath_prepend(folder)
+    for path in folder.glob("*.py"):
+        # Forgotten afterwards.
+        monkeypatch.setitem(sys.modules, path.stem, None)
+        del sys.modules[path.stem]
+    return importlib.import_module
