@@ -65,9 +65,7 @@ def test_a_boot_that_fails_leaves_nothing(served: Site, tmp_path: pathlib.Path) 
         (["--profile", "dp", "--header", "X-Auth-Token"], "must be of the form NAME:TEXT"),
     ],
 )
-def test_what_it_lacks_is_said(
-    site: Site, tmp_path: pathlib.Path, more: list[str], sentence: str
-) -> None:
+def test_what_it_lacks_is_said(site, tmp_path, more, sentence) -> None:
     run = compare(site, tmp_path, *more)
     assert run.returncode == 1
     assert sentence in run.stderr

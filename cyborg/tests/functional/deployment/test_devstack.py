@@ -94,9 +94,7 @@ def test_all_phases_on_one_host(devstack: Devstack) -> None:
     assert not devstack.etc.exists()
 
 
-def test_controller_and_agent_have_what_they_need_and_no_more(
-    devstack: Devstack, tmp_path: pathlib.Path
-) -> None:
+def test_controller_and_agent_have_what_they_need_and_no_more(devstack, tmp_path) -> None:
     devstack.run(*PHASES[:2])
 
     controller = devstack.options("cyborg.conf")

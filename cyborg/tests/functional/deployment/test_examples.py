@@ -58,9 +58,7 @@ def allocations(site: Site) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_batch_job_has_its_accelerator_as_long_as_it_runs(
-    serving: Site, tmp_path: pathlib.Path
-) -> None:
+def test_a_batch_job_has_its_accelerator_as_long_as_it_runs(serving, tmp_path) -> None:
     look = tmp_path / "look"
     query = f"curl -s -H 'OpenStack-API-Version: accelerator 2.4' {serving.url}/v2/allocations"
     printed = run(serving, "batch-job.sh", "dp", "sh", "-c", f"{query} >{look}; env")
@@ -74,9 +72,7 @@ def test_a_batch_job_has_its_accelerator_as_long_as_it_runs(
     assert "There is no room" in error
 
 
-def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(
-    serving: Site, tmp_path: pathlib.Path
-) -> None:
+def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(serving, tmp_path) -> None:
     begun = tmp_path / "begun"
     job = ("sh", "-c", f"touch {begun}; exec sleep 600")
     process = start(serving, "batch-job.sh", "dp", *job, lease=3)

@@ -219,13 +219,7 @@ def _different(unique: str, host: str, port: int, broker: dict[str, str]) -> dic
 
 
 def test_followed_to_the_letter_they_give_a_cyborg_that_works(
-    make: Make,
-    cloud_keystone: Keystone,
-    cloud_placement: adapter.Adapter,
-    broker: dict[str, str],
-    unique: str,
-    host: str,
-    tmp_path: pathlib.Path,
+    make, cloud_keystone, cloud_placement, broker, unique, host, tmp_path
 ) -> None:
     port = free_port()
     different = _different(unique, host, port, broker) | {
@@ -371,9 +365,7 @@ def bare(mariadb: dict[str, str], rabbitmqctl: str, tmp_path: pathlib.Path) -> I
     made.stop()
 
 
-def test_containers(
-    bare: Machine, broker: dict[str, str], unique: str, host: str
-) -> None:
+def test_containers(bare, broker, unique, host) -> None:
     """All but Keystone, which the page of the controller is tested with, and the engine's work."""
     port = free_port()
     different = _different(unique, host, port, broker)

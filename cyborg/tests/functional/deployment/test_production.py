@@ -129,9 +129,7 @@ def _bound(cyborg: Deployment, instance: str) -> bool:
     return {arq["state"] for arq in arqs} == {"Bound"}
 
 
-def test_a_life_on_quorum_queues_and_tls(
-    cyborg: Deployment, vhost: str, sink: NovaSink, placement: PlacementServer
-) -> None:
+def test_a_life_on_quorum_queues_and_tls(cyborg, vhost, sink, placement) -> None:
     request_id = f"req-{models.new_uuid()}"
     instance, arqs = _bind(cyborg, 4, **{"X-OpenStack-Request-ID": request_id})
     wait_for("the bind", lambda: _bound(cyborg, instance))
@@ -223,9 +221,7 @@ def _owner() -> str:
     return owner.partition("/")[0] if owner else ""
 
 
-def test_a_conductor_that_is_stopped_hands_its_work_back(
-    cyborg: Deployment, control: pathlib.Path
-) -> None:
+def test_a_conductor_that_is_stopped_hands_its_work_back(cyborg, control) -> None:
     control.write_text(json.dumps({"prepare": {"hang": True}}))
     instance, _arqs = _bind(cyborg)
     # Before the agent can be reached, conductors try in vain and give the step back.
@@ -241,9 +237,7 @@ def test_a_conductor_that_is_stopped_hands_its_work_back(
     wait_for("the bind", lambda: _bound(cyborg, instance))
 
 
-def test_a_broker_that_somebody_else_has_signed_is_not_trusted(
-    cyborg: Deployment, tmp_path: pathlib.Path
-) -> None:
+def test_a_broker_that_somebody_else_has_signed_is_not_trusted(cyborg, tmp_path) -> None:
     stranger = tls.Authority(tmp_path, "stranger.pem")
     wrong = {"oslo_messaging_rabbit__ssl_ca_file": str(stranger.file)}
     cyborg.start("conductor-3", "cyborg-conductor", **wrong)
@@ -255,9 +249,7 @@ def _is_refused(cyborg: Deployment, name: str) -> bool:
     return "IP address mismatch" in cyborg.log(name)
 
 
-def test_a_broker_of_another_name_is_not_trusted(
-    cyborg: Deployment, vhost: str, authority: tls.Authority
-) -> None:
+def test_a_broker_of_another_name_is_not_trusted(cyborg, vhost, authority) -> None:
     """Such as a host to which the same authority has given a certificate."""
     plain = sa.make_url(vhost)
     user, virtual = f"{plain.username}:{plain.password}", plain.database

@@ -18,7 +18,6 @@ import requests
 
 from cyborg.cmd import standalone
 from cyborg.placement import local
-from cyborg.tests.novasink import NovaSink
 from cyborg.tests.standalone_site import HOST, PROFILE, RP, TIMEOUT, Instance, Site, wait_for
 
 pytestmark = pytest.mark.slow
@@ -85,9 +84,7 @@ def test_what_no_server_has_is_an_error_without_html(serving: Site) -> None:
     assert "<br" not in done.stderr
 
 
-def test_what_the_first_process_left_the_second_goes_on_with(
-    tmp_path: pathlib.Path, sink: NovaSink
-) -> None:
+def test_what_the_first_process_left_the_second_goes_on_with(tmp_path, sink) -> None:
     nova = f"[nova]\nauth_type = none\nendpoint_override = {sink.url}\n"
     site = Site(tmp_path, nova)
     sink.status = 503
@@ -178,9 +175,7 @@ def test_a_directory_in_use_is_refused(serving: Site) -> None:
         ("no group\n", "cyborg.conf"),
     ],
 )
-def test_it_does_not_start_with_a_bad_configuration(
-    tmp_path: pathlib.Path, config: str, sentence: str
-) -> None:
+def test_it_does_not_start_with_a_bad_configuration(tmp_path, config, sentence) -> None:
     site = Site(tmp_path, config)
     done = _run(BIN / "cyborg-standalone", *site.arguments)
     assert (done.returncode, done.stdout) == (1, "")

@@ -87,9 +87,7 @@ def _assert_placement_is_right(conf: cfg.ConfigOpts) -> None:
 
 
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_every_request_is_decided(
-    request: pytest.FixtureRequest, site: Site, sink: NovaSink, conf: cfg.ConfigOpts, shard: int
-) -> None:
+def test_every_request_is_decided(request, site, sink, conf, shard) -> None:
     instances: list[Instance] = []
     kill_at, status = 1 + shard, None
     while status != 0:

@@ -130,9 +130,7 @@ def test_the_unit_is_hardened(unit: pathlib.Path, request: pytest.FixtureRequest
 
 
 @pytest.mark.parametrize("unit", ["agent-sudo", "agent-both", "cyborg-agent"], indirect=True)
-def test_sudo_works_where_nothing_forbids_new_privileges(
-    unit: pathlib.Path, request: pytest.FixtureRequest
-) -> None:
+def test_sudo_works_where_nothing_forbids_new_privileges(unit, request) -> None:
     implying = [
         name
         for name, is_set in settings(unit).items()
@@ -157,9 +155,7 @@ def test_each_unit_has_the_folders_that_it_writes_to(unit: pathlib.Path) -> None
 
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("name", sorted(unit.stem for unit in UNITS_FOLDER.glob("*.service")))
-def test_each_unit_reads_the_file_of_its_own_service(
-    tmp_path: pathlib.Path, database_url: str, name: str
-) -> None:
+def test_each_unit_reads_the_file_of_its_own_service(tmp_path, database_url, name) -> None:
     """As the pages have it for metrics: the group is in a file with the name of the command."""
     lines = (UNITS_FOLDER / f"{name}.service").read_text().splitlines()
     given = dict(line.split("=", 1) for line in lines if line.startswith("ExecStart="))

@@ -164,9 +164,7 @@ def _use(conf: cfg.ConfigOpts, folder: pathlib.Path, text: str) -> pathlib.Path:
 
 
 @pytest.mark.usefixtures("database")
-def test_its_paste_file_is_passed_over(
-    conf: cfg.ConfigOpts, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_its_paste_file_is_passed_over(conf, tmp_path, caplog) -> None:
     file = _use(conf, tmp_path, PASTE_FILE)
     served = app.load(conf)
     assert webob.Request.blank("/v2/devices").get_response(served).json == {"devices": []}
@@ -174,9 +172,7 @@ def test_its_paste_file_is_passed_over(
 
 
 @pytest.mark.usefixtures("database")
-def test_a_paste_file_with_a_part_of_the_operators_own_is_not_passed_over(
-    conf: cfg.ConfigOpts, tmp_path: pathlib.Path
-) -> None:
+def test_a_paste_file_with_a_part_of_the_operators_own_is_not_passed_over(conf, tmp_path) -> None:
     own = "[filter:audit]\npaste.filter_factory = ours.audit:filter_factory\n"
     _use(conf, tmp_path, PASTE_FILE.replace("cors request_id", "cors audit request_id") + own)
     with pytest.raises(app.UnusablePasteFile, match="cannot be used"):
@@ -185,9 +181,7 @@ def test_a_paste_file_with_a_part_of_the_operators_own_is_not_passed_over(
 
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("enforce", [True, False])
-def test_old_defaults_of_policy_are_said_not_to_come_back(
-    conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture, *, enforce: bool
-) -> None:
+def test_old_defaults_of_policy_are_said_not_to_come_back(conf, caplog, enforce) -> None:
     conf.set_override("auth_strategy", "noauth", group="api")
     policy_opts.set_defaults(conf)
     conf.set_override("enforce_new_defaults", enforce, group="oslo_policy")
@@ -218,9 +212,7 @@ def test_each_service_starts_with_it_and_says_what_means_nothing(
         service.kill()
 
 
-def test_of_each_line_it_is_said_what_becomes_of_it(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_each_line_it_is_said_what_becomes_of_it(tmp_path, monkeypatch, capsys) -> None:
     paste, policy = tmp_path / "api-paste.ini", tmp_path / "policy.yaml"
     paste.write_text(PASTE_FILE)
     checks = {rule.name: rule.check_str for rule in rules.list_rules()}

@@ -87,9 +87,7 @@ def hgx(start_layouts: Any) -> LayoutsSite:
     return site
 
 
-def test_each_guest_has_every_function_of_its_board_once(
-    hgx: LayoutsSite, compute: Compute
-) -> None:
+def test_each_guest_has_every_function_of_its_board_once(hgx, compute) -> None:
     guests = {}
     for board in ("one", "two"):
         profile = compute.make_profile(whole(f"CUSTOM_{board.upper()}", 6))
@@ -122,9 +120,7 @@ def test_a_board_comes_back_as_a_whole(hgx: LayoutsSite, compute: Compute) -> No
     assert sorted(after) == sorted(before) == addresses(HGX, "one")
 
 
-def test_a_graphics_card_comes_with_its_sound_function(
-    start_layouts: Any, compute: Compute
-) -> None:
+def test_a_graphics_card_comes_with_its_sound_function(start_layouts, compute) -> None:
     text = '[pci]\ndevice_spec = {"vendor_id": "10de", "board": "b", "resource_class": "PGPU"}\n'
     site: LayoutsSite = start_layouts([GRAPHICS], "pci_driver", text)
     card = site.host.card("t4")
@@ -134,9 +130,7 @@ def test_a_graphics_card_comes_with_its_sound_function(
     assert sorted(in_guest(compute, arqs)) == [card, f"{card[:-1]}1"]
 
 
-def test_both_functions_of_an_alveo_card_come_together(
-    start_layouts: Any, compute: Compute
-) -> None:
+def test_both_functions_of_an_alveo_card_come_together(start_layouts, compute) -> None:
     site: LayoutsSite = start_layouts([{"card": "u250"}], "xilinx_fpga_driver", "")
     card = site.host.card("u250")
     group = {"resources:FPGA": "1", "trait:CUSTOM_FPGA_XILINX": "required"}
@@ -146,9 +140,7 @@ def test_both_functions_of_an_alveo_card_come_together(
     assert sorted(in_guest(compute, arqs)) == [card, f"{card[:-1]}1"]
 
 
-def test_two_functions_of_an_ofs_card_come_together(
-    start_layouts: Any, compute: Compute
-) -> None:
+def test_two_functions_of_an_ofs_card_come_together(start_layouts, compute) -> None:
     """The first one stays the host's, which manages the card by it."""
     card = addresses([OFS], "ofs")[0]
     both = [f"{card[:-1]}{number}" for number in (1, 2)]

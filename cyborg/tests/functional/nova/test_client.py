@@ -142,9 +142,7 @@ def test_an_instance_from_its_flavor_to_its_end(
     assert site.held() == {}
 
 
-def test_a_port_with_an_accelerator(
-    site: Site, client: Client, compute: Compute, profile: str, instance: str
-) -> None:
+def test_a_port_with_an_accelerator(site, client, compute, profile, instance) -> None:
     (arq,) = client.create_arqs(profile)
     mapping = {"device_profile_0port-1": [RP]}
     provider = client.get_arq_device_rp_uuid(arq, mapping, "port-1")
@@ -168,9 +166,7 @@ def test_a_port_with_an_accelerator(
         client.get_arq_by_uuid(arq["uuid"])
 
 
-def test_arqs_are_not_resolved_before_they_are_bound(
-    site: Site, compute: Compute, client: Client, instance: str
-) -> None:
+def test_arqs_are_not_resolved_before_they_are_bound(site, compute, client, instance) -> None:
     site.start(host_step=True)
     profile = compute.make_profile({"resources:FPGA": "2"})
     site.hang("prepare")
@@ -192,9 +188,7 @@ def test_arqs_are_not_resolved_before_they_are_bound(
     assert (status, error, {arq["uuid"] for arq in arqs}) == (200, None, set(uuids))
 
 
-def test_nova_is_told_again_until_it_knows_the_host(
-    site: Site, compute: Compute, sink: NovaSink, profile: str, instance: str
-) -> None:
+def test_nova_is_told_again_until_it_knows_the_host(site, compute, sink, profile, instance) -> None:
     sink.answer = 422
     uuids = compute.request(profile, instance)
     site.hurry(lambda: len(sink.requests) >= 2)
@@ -223,9 +217,7 @@ def test_a_bind_that_is_repeated_is_accepted(
         ({"instance_uuid": "not-a-uuid"}, "400"),
     ],
 )
-def test_a_refused_bind_changes_nothing(
-    site: Site, compute: Compute, instance: str, change: dict[str, str], sentence: str
-) -> None:
+def test_a_refused_bind_changes_nothing(site, compute, instance, change, sentence) -> None:
     site.populate()
     client, profile = compute.client, compute.make_profile(FPGA)
     arqs = [*client.create_arqs(profile), *client.create_arqs(profile)]
@@ -240,9 +232,7 @@ def test_a_refused_bind_changes_nothing(
     assert [arq["uuid"] for arq in site.call("GET", "/accelerator_requests")["arqs"]] == [other]
 
 
-def test_more_guests_than_accelerators(
-    site: Site, compute: Compute, sink: NovaSink, profile: str
-) -> None:
+def test_more_guests_than_accelerators(site, compute, sink, profile) -> None:
     first = {models.new_uuid(): profile for _ in range(4)}
     for guest in first:
         compute.boot(profile, guest)
@@ -269,9 +259,7 @@ def test_a_disabled_device_is_neither_offered_nor_bound(
     assert arq["state"] == models.BOUND
 
 
-def test_without_service_tokens_nova_may_not_bind(
-    site: Site, compute: Compute, client: Client, profile: str, instance: str
-) -> None:
+def test_without_service_tokens_nova_may_not_bind(site, compute, client, profile, instance) -> None:
     (kept,) = compute.boot(profile, instance)
     compute.configure(service_tokens=False)
     (arq,) = client.create_arqs(profile)

@@ -16,7 +16,7 @@ from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.novasink import NovaSink
-from cyborg.tests.service import RP, Site, until
+from cyborg.tests.service import RP, until
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -29,9 +29,7 @@ def bound(ctx: context.RequestContext) -> str:
     return instance
 
 
-def test_422_is_tried_again_until_bind_timeout(
-    bound: str, conf: cfg.ConfigOpts, sink: NovaSink
-) -> None:
+def test_422_is_tried_again_until_bind_timeout(bound, conf, sink) -> None:
     sink.answer = 422
     engine.drain(conf)
     engine.make_due()
@@ -45,9 +43,7 @@ def test_422_is_tried_again_until_bind_timeout(
     assert engine.pending() == {}
 
 
-def test_nobody_is_warned_while_nova_has_no_host_yet(
-    site: Site, sink: NovaSink, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nobody_is_warned_while_nova_has_no_host_yet(site, sink, caplog) -> None:
     caplog.set_level(logging.INFO)
     site.start()
     sink.answer = 422
@@ -73,9 +69,7 @@ def test_a_refusal_is_final(bound: str, conf: cfg.ConfigOpts, sink: NovaSink, co
 
 
 @pytest.mark.parametrize("status", [500, 503, 401])
-def test_trouble_is_tried_again_until_it_is_over(
-    bound: str, conf: cfg.ConfigOpts, sink: NovaSink, status: int
-) -> None:
+def test_trouble_is_tried_again_until_it_is_over(bound, conf, sink, status) -> None:
     sink.status = status
     engine.drain(conf)
     assert list(engine.pending()) == [f"nova-event/{bound}"]
@@ -89,9 +83,7 @@ def test_trouble_is_tried_again_until_it_is_over(
     assert len(sink.requests) == 2
 
 
-def test_nova_that_is_away_is_tried_again_until_the_arq_is_gone(
-    bound: str, ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_nova_that_is_away_is_tried_again_until_the_arq_is_gone(bound, ctx, conf) -> None:
     sink = NovaSink()
     sink.configure(conf)
     sink.stop()
@@ -107,11 +99,7 @@ def test_nova_that_is_away_is_tried_again_until_the_arq_is_gone(
 
 @pytest.mark.parametrize("leave", ["delete", "unbind", "force"])
 def test_an_undecided_arq_that_leaves_its_instance_holds_up_no_event(
-    ctx: context.RequestContext,
-    conf: cfg.ConfigOpts,
-    sink: NovaSink,
-    monkeypatch: pytest.MonkeyPatch,
-    leave: str,
+    ctx, conf, sink, monkeypatch, leave
 ) -> None:
     def nobody_answers(*_arguments: object) -> None:
         raise rpc.HostUnreachable("the agent does not answer")
@@ -141,9 +129,7 @@ def test_an_undecided_arq_that_leaves_its_instance_holds_up_no_event(
     assert (event["server_uuid"], event["tag"], event["status"]) == (instance, bound, "completed")
 
 
-def test_the_last_arqs_of_an_instance_leave_without_an_event(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink
-) -> None:
+def test_the_last_arqs_of_an_instance_leave_without_an_event(ctx, conf, sink) -> None:
     hosts.apply(hosts.card(program_mode="dynamic"))
     instance = models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx, 2), instance)

@@ -49,9 +49,7 @@ def announce(
     running.stop()
 
 
-def test_a_server_without_a_host_is_a_miss(
-    cloud: Fpgas, site: Site, announce: Announce
-) -> None:
+def test_a_server_without_a_host_is_a_miss(cloud, site, announce) -> None:
     pool = cloud.pool(free=0, max_devices=2)
     group = {"resources:FPGA": "2"}
     for name, more in (("with-aes", {"accel:function_id": AES}), ("plain", {})):
@@ -67,13 +65,7 @@ def test_a_server_without_a_host_is_a_miss(
     assert until(lambda: cloud.counts(pool).get("misses")) == 2
 
 
-def test_what_nova_does_not_send_stops_nothing(
-    cloud: Fpgas,
-    site: Site,
-    conf: cfg.ConfigOpts,
-    announce: Announce,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_nova_does_not_send_stops_nothing(cloud, site, conf, announce, caplog) -> None:
     pool = cloud.pool(free=0, max_devices=1)
     groups = [{"resources:FPGA": "1", "accel:function_id": AES}]
     site.call("POST", "/device_profiles", [{"name": "with-aes", "groups": groups}])

@@ -87,9 +87,7 @@ def test_hosts_are_equal_where_nothing_is_preferred(cloud: Site, nova: Compute) 
         assert set(weigh(nova, profile).values()) == {0.0}
 
 
-def test_an_api_that_does_not_answer_costs_one_time_out_and_no_boot(
-    cloud: Site, nova: Compute
-) -> None:
+def test_an_api_that_does_not_answer_costs_one_time_out_and_no_boot(cloud, nova) -> None:
     profile = nova.make_profile(FPGA | {"accel:preferred_function": AES})
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v2"
@@ -272,9 +270,7 @@ def claims() -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_the_api_says_wrongly_changes_nothing(
-    nova: Compute, claims: dict[str, Any], lie: str
-) -> None:
+def test_what_the_api_says_wrongly_changes_nothing(nova, claims, lie) -> None:
     more = ["Content-Encoding: gzip"] if lie == "zip" else []
     body = LIES[lie]
     for status in ("200 OK", "500 Oh", "302 Found"):
@@ -283,9 +279,7 @@ def test_what_the_api_says_wrongly_changes_nothing(
 
 
 @pytest.mark.parametrize("where", ["head", "body"])
-def test_an_answer_that_drips_costs_one_time_out(
-    nova: Compute, claims: dict[str, Any], where: str
-) -> None:
+def test_an_answer_that_drips_costs_one_time_out(nova, claims, where) -> None:
     """Each byte comes in time, and the whole never."""
     begin = b"HTTP/1.1 200 OK\r\n" if where == "head" else head(b"x" * (1 << 20))
     drip = b"X: y\r\n" if where == "head" else b" "

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from oslo_config import cfg
 from oslo_log import formatters
 
 from cyborg.hosts import draining
@@ -37,9 +36,7 @@ def log() -> Iterator[io.StringIO]:
     logger.setLevel(level)
 
 
-def test_each_record_is_a_line_with_its_request(
-    conf: cfg.ConfigOpts, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_record_is_a_line_with_its_request(conf, log, monkeypatch) -> None:
     conf.set_override("auth_strategy", "noauth", group="api")
     hosts.apply(hosts.card("a"))
     api = Api(conf)

@@ -94,9 +94,7 @@ def test_the_wsgi_application_loads_neither(config: pathlib.Path) -> None:
         ("conductor", "cyborg_database_up 1.0"),
     ],
 )
-def test_a_service_loads_openstacksdk_only_to_call_another(
-    config: pathlib.Path, command: str, words: str
-) -> None:
+def test_a_service_loads_openstacksdk_only_to_call_another(config, command, words) -> None:
     port, group = free_port(), "api" if command == "api" else "metrics"
     path = "v2/devices" if command == "api" else "metrics"
     with config.open("a") as file:

@@ -32,10 +32,8 @@ from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.hosts import flags
-from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.counted_statements import SqlCounter
-from cyborg.tests.novasink import NovaSink
 from cyborg.tests.one_service import Forked
 from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, Instance, Site, wait_for
@@ -216,9 +214,7 @@ def asked_as(host: str, port: int, path: str = "/metrics") -> int:
     return answer.status_code
 
 
-def test_an_agent_tells_of_its_drivers_though_nobody_takes_its_report(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_an_agent_tells_of_its_drivers_though_nobody_takes_its_report(tmp_path) -> None:
     port = free_port()
     agent = {"enabled_drivers": "fake_driver,no_such_driver"}
     path = config(tmp_path, agent=agent, metrics={"port": port})
@@ -247,9 +243,7 @@ def api_file(database: sa.Engine, database_url: str, tmp_path: pathlib.Path) -> 
     return written
 
 
-def test_processes_that_serve_together_are_counted_together(
-    api_file: Callable[..., pathlib.Path], tmp_path: pathlib.Path
-) -> None:
+def test_processes_that_serve_together_are_counted_together(api_file, tmp_path) -> None:
     counts = tmp_path / "counts"
     counts.mkdir()
     shared, ports = free_port(), [free_port(), free_port()]
@@ -265,9 +259,7 @@ def test_processes_that_serve_together_are_counted_together(
             assert counted(shared) == 2
 
 
-def test_a_folder_that_is_not_there_fails_no_request(
-    api_file: Callable[..., pathlib.Path], tmp_path: pathlib.Path
-) -> None:
+def test_a_folder_that_is_not_there_fails_no_request(api_file, tmp_path) -> None:
     shared, port, counts = free_port(), free_port(), tmp_path / "counts"
     path = api_file(port, shared)
     with counting_api(path, counts):
@@ -320,9 +312,7 @@ def test_work_is_counted_by_kind_and_state(conf: cfg.ConfigOpts) -> None:
 
 
 @pytest.mark.usefixtures("database")
-def test_the_database_is_read_by_a_few_statements_and_not_at_every_look(
-    conf: cfg.ConfigOpts, count_sql: CountSql
-) -> None:
+def test_the_database_is_read_by_a_few_statements_and_not_at_every_look(conf, count_sql) -> None:
     hosts.apply(hosts.card("a"), hosts.card("b", range(4, 8), resource_class="PGPU"))
     shown = gauges.Gauges(conf)
     with count_sql() as counter:
@@ -336,9 +326,7 @@ def test_the_database_is_read_by_a_few_statements_and_not_at_every_look(
 
 @pytest.mark.every_database
 @pytest.mark.usefixtures("database")
-def test_each_handle_and_each_device_is_counted_once(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_each_handle_and_each_device_is_counted_once(ctx, conf) -> None:
     hosts.apply(
         hosts.device("a", hosts.deployable(boots.NAME, range(4), cleans=True)),
         hosts.device("b", hosts.deployable("host-1_b", range(4, 7)), unhealthy="too hot"),
@@ -367,9 +355,7 @@ def test_each_handle_and_each_device_is_counted_once(
     assert shown.get("cyborg_accelerator_requests", state=models.DELETING) == 1
 
 
-def test_calls_of_other_services_are_counted_by_their_answers(
-    conf: cfg.ConfigOpts, sink: NovaSink
-) -> None:
+def test_calls_of_other_services_are_counted_by_their_answers(conf, sink) -> None:
     def calls(status: str) -> float:
         labels = {"service": "compute", "method": "POST", "status": status}
         name = "cyborg_client_request_duration_seconds_count"

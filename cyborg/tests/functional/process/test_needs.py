@@ -66,9 +66,7 @@ def _hide(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
 
 
 @pytest.mark.parametrize(("option", "module"), ROWS)
-def test_each_option_is_refused_without_its_module(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, option: str, module: str
-) -> None:
+def test_each_option_is_refused_without_its_module(tmp_path, monkeypatch, option, module) -> None:
     group, value = VALUES[option, module]
     conf = _conf(tmp_path, group, option, value)
     _hide(monkeypatch, module)
@@ -81,18 +79,14 @@ def test_each_option_is_refused_without_its_module(
     assert "\n" not in said
 
 
-def test_nothing_is_needed_that_is_not_set(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_needed_that_is_not_set(tmp_path, monkeypatch) -> None:
     conf = _conf(tmp_path, "keystone_authtoken", "memcache_security_strategy", "None")
     for _option, module in ROWS:
         _hide(monkeypatch, module)
     needs.check(conf, *{group for group, _value in VALUES.values()})
 
 
-def test_a_module_that_does_not_load_is_not_there(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_does_not_load_is_not_there(tmp_path, monkeypatch) -> None:
     """Its own library may be missing."""
     (tmp_path / "brotli.py").write_text("raise ImportError('libbrotli.so: no such file')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -189,9 +183,7 @@ STARTS = [
 
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize(("command", "text", "module"), STARTS)
-def test_each_command_ends_with_a_sentence(
-    tmp_path: pathlib.Path, file: pathlib.Path, command: str, text: str, module: str
-) -> None:
+def test_each_command_ends_with_a_sentence(tmp_path, file, command, text, module) -> None:
     more = tmp_path / "more.conf"
     more.write_text(text)
     own = {
@@ -211,9 +203,7 @@ def test_each_command_ends_with_a_sentence(
 
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("server", ["uwsgi", "gunicorn"])
-def test_the_api_under_others_servers_ends_with_a_sentence(
-    tmp_path: pathlib.Path, file: pathlib.Path, server: str
-) -> None:
+def test_the_api_under_others_servers_ends_with_a_sentence(tmp_path, file, server) -> None:
     file.write_text(file.read_text() + CACHE)
     port, module = ports.free_port(), "cyborg.wsgi.api:application"
     arguments = {
@@ -236,9 +226,7 @@ def test_the_api_under_others_servers_ends_with_a_sentence(
 
 
 @pytest.mark.parametrize("driver", ["messagingv3", "messagingv2 "])
-def test_a_driver_of_notifications_that_nobody_has_is_refused(
-    conf: cfg.ConfigOpts, driver: str
-) -> None:
+def test_a_driver_of_notifications_that_nobody_has_is_refused(conf, driver) -> None:
     notifications.wanted(conf)
     conf.set_override("driver", ["log", driver], group=notifications.GROUP)
     with pytest.raises(errors.Misconfigured, match=rf"driver names {driver}; there are .*noop"):

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, work
@@ -69,9 +68,7 @@ def claimable() -> list[str]:
 
 
 @pytest.mark.every_database
-def test_what_the_dead_had_claimed_is_given_back(
-    database: sa.Engine, conf: cfg.ConfigOpts, start: Start
-) -> None:
+def test_what_the_dead_had_claimed_is_given_back(database, conf, start) -> None:
     with db.writer() as session:
         work.want(session, "test", ["a", "b"])
     dead, alive = start("host-1/one"), start("host_1/two")
@@ -87,9 +84,7 @@ def test_what_the_dead_had_claimed_is_given_back(
     assert len(list(pathlib.Path(conf.state_path, "conductors").iterdir())) == 3
 
 
-def test_without_files_the_lease_decides(
-    database: sa.Engine, conf: cfg.ConfigOpts, tmp_path: pathlib.Path
-) -> None:
+def test_without_files_the_lease_decides(database, conf, tmp_path) -> None:
     (tmp_path / "file").touch()
     conf.set_override("state_path", str(tmp_path / "file"))
     with db.writer() as session:

@@ -91,9 +91,7 @@ def _assert_nothing_lost_nor_doubled(journal: dict[str, list[tuple[str, str]]]) 
 
 
 @pytest.mark.every_database
-def test_nothing_is_lost_and_nothing_runs_twice_at_once(
-    database: sa.Engine, conductors: Callable[[str, float], subprocess.Popen[bytes]]
-) -> None:
+def test_nothing_is_lost_and_nothing_runs_twice_at_once(database, conductors) -> None:
     JOURNAL.create(db.engine())
     _want(KEYS[:500] + SLOW)
     first, second = conductors("ahead", 3600.0), conductors("behind", -3600.0)
@@ -151,9 +149,7 @@ def test_a_stale_holder_changes_nothing(database: sa.Engine) -> None:
     assert work.finish(fresh) is True
 
 
-def test_a_failed_row_keeps_its_error_and_waits(
-    database: sa.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_row_keeps_its_error_and_waits(database, monkeypatch) -> None:
     # Longer than any machine takes from one statement to the next.
     monkeypatch.setattr(work, "FIRST_BACK_OFF", work.LONGEST_BACK_OFF)
     with db.writer() as session:
@@ -195,9 +191,7 @@ def test_wanting_a_failed_row_again_makes_it_due(database: sa.Engine) -> None:
     assert len(_claims(1, "again")) == 1
 
 
-def test_claiming_and_finishing_costs_at_most_four_statements(
-    database: sa.Engine, count_sql: Callable[..., object]
-) -> None:
+def test_claiming_and_finishing_costs_at_most_four_statements(database, count_sql) -> None:
     with db.writer() as session:
         work.want(session, "test", ["a"])
     with count_sql() as counter:  # type: ignore[attr-defined]

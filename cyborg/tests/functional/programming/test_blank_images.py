@@ -52,9 +52,7 @@ def cleanings(site: Site) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("called", ["by its UUID", "by its name"])
-def test_a_region_is_overwritten(
-    site: Site, ctx: context.RequestContext, start_card: Any, blank: str, called: str
-) -> None:
+def test_a_region_is_overwritten(site, ctx, start_card, blank, called) -> None:
     if called == "by its name":
         site.conf.set_override("blank_images", {"FPGA": "blank"}, group="cleaning")
     card = start_card("dynamic")
@@ -77,9 +75,7 @@ def test_a_region_is_overwritten(
     assert len(cleanings(site)) == 2
 
 
-def test_a_card_is_overwritten_when_its_last_guest_has_left(
-    site: Site, ctx: context.RequestContext, start_card: Any, blank: str
-) -> None:
+def test_a_card_is_overwritten_when_its_last_guest_has_left(site, ctx, start_card, blank) -> None:
     card = start_card("single-program")
     card.run(card.image(AES))
     first, second = use(card, 2)
@@ -101,9 +97,7 @@ def test_a_card_is_overwritten_when_its_last_guest_has_left(
     assert consistency.withheld() == []
 
 
-def test_a_card_of_a_pool_keeps_its_function(
-    site: Site, ctx: context.RequestContext, start_card: Any, blank: str
-) -> None:
+def test_a_card_of_a_pool_keeps_its_function(site, ctx, start_card, blank) -> None:
     card = start_card("single-program")
     image = card.image(AES)
     card.run(image)
@@ -121,9 +115,7 @@ def test_a_card_of_a_pool_keeps_its_function(
     assert card.offered() == HANDLES
 
 
-def test_what_cannot_be_overwritten_is_given_to_nobody(
-    site: Site, ctx: context.RequestContext, start_card: Any, blank: str
-) -> None:
+def test_what_cannot_be_overwritten_is_given_to_nobody(site, ctx, start_card, blank) -> None:
     card = start_card("dynamic")
     (guest,) = use(card)
     site.fail("program")
@@ -160,9 +152,7 @@ def test_it_is_reserved_while_a_handle_is_cleaned_whose_guest_left_before_the_wr
     assert card.offered() == HANDLES
 
 
-def test_the_pools_image_is_not_insisted_on(
-    site: Site, ctx: context.RequestContext, start_card: Any, blank: str
-) -> None:
+def test_the_pools_image_is_not_insisted_on(site, ctx, start_card, blank) -> None:
     card = start_card("dynamic")
     image = card.image(AES)
     card.run(image)
@@ -178,9 +168,7 @@ def test_the_pools_image_is_not_insisted_on(
     assert set(others) == {blank}
 
 
-def test_an_allocation_that_is_given_back_late_is_waited_for(
-    site: Site, ctx: context.RequestContext, start_card: Any, blank: str
-) -> None:
+def test_an_allocation_that_is_given_back_late_is_waited_for(site, ctx, start_card, blank) -> None:
     card = start_card("dynamic")
     instance = models.new_uuid()
     site.placement.allocate(instance, RP, FPGA=1)
@@ -200,9 +188,7 @@ def test_an_allocation_that_is_given_back_late_is_waited_for(
     assert done["state"] == "succeeded"
 
 
-def test_who_never_had_it_has_left_nothing(
-    site: Site, ctx: context.RequestContext, start_card: Any, blank: str
-) -> None:
+def test_who_never_had_it_has_left_nothing(site, ctx, start_card, blank) -> None:
     card = start_card("dynamic")
     card.image(AES)
     site.fail("program")

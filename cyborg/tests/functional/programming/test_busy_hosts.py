@@ -31,9 +31,7 @@ def run(conf: cfg.ConfigOpts, item: work.Item) -> str:
     return operation.state
 
 
-def test_it_does_not_wait_for_what_others_want(
-    conf: cfg.ConfigOpts, item: work.Item, placement: PlacementServer
-) -> None:
+def test_it_does_not_wait_for_what_others_want(conf, item, placement) -> None:
     placement.sync_once()
     with db.writer() as session:
         work.want(session, work.PLACEMENT, ["host-1"])
@@ -41,12 +39,7 @@ def test_it_does_not_wait_for_what_others_want(
     assert run(conf, item) == operations.WRITING
 
 
-def test_it_waits_for_an_update_that_may_not_know_of_it(
-    conf: cfg.ConfigOpts,
-    item: work.Item,
-    placement: PlacementServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_waits_for_an_update_that_may_not_know_of_it(conf, item, placement, monkeypatch) -> None:
     """It may offer again what Placement shows as withdrawn now."""
     monkeypatch.setattr(withdrawal, "PLACEMENT_WAIT", 0.1)
     placement.sync_once()
@@ -59,12 +52,7 @@ def test_it_waits_for_an_update_that_may_not_know_of_it(
     assert run(conf, item) == operations.WRITING
 
 
-def test_it_waits_while_it_is_on_offer(
-    conf: cfg.ConfigOpts,
-    item: work.Item,
-    placement: PlacementServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_it_waits_while_it_is_on_offer(conf, item, placement, monkeypatch) -> None:
     monkeypatch.setattr(withdrawal, "PLACEMENT_WAIT", 0.1)
 
     assert run(conf, item) == operations.RESERVING

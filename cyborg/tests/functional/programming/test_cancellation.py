@@ -71,8 +71,7 @@ def test_what_is_withdrawn_is_offered_again(programmed: Machine) -> None:
 
 
 def test_nothing_is_written_for_one_that_is_cancelled_while_it_waits_for_placement(
-    programmed: Machine,
-    monkeypatch: pytest.MonkeyPatch,
+    programmed, monkeypatch
 ) -> None:
     card = programmed.cards["b"]
     operations.ask(programmed.cloud.row(card).uuid, program.Program(function_id="zip"), "user 1")
@@ -91,9 +90,7 @@ def test_nothing_is_written_for_one_that_is_cancelled_while_it_waits_for_placeme
     programmed.come_to_rest()
 
 
-def test_nothing_is_written_for_a_cancelled_one_while_its_image_is_found(
-    programmed: Machine,
-) -> None:
+def test_nothing_is_written_for_a_cancelled_one_while_its_image_is_found(programmed) -> None:
     """Nor is its image written for the one that follows."""
     card, cloud = programmed.cards["b"], programmed.cloud
     row = cloud.row(card)

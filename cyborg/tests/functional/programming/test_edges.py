@@ -28,7 +28,7 @@ from cyborg.tests.one_operation import IMAGE, deployable, glance_image, situatio
 
 AES = {glance.FUNCTION_ID: "aes"}
 
-pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+pytestmark = pytest.mark.usefixtures("database")
 
 
 def report(function: str) -> None:
@@ -43,9 +43,7 @@ def _written(session: orm.Session, row: models.Deployable, image: str) -> None:
 
 
 @pytest.mark.parametrize("written", [IMAGE.upper(), IMAGE.replace("-", ""), IMAGE])
-def test_a_profile_may_write_a_uuid_in_any_form(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, written: str
-) -> None:
+def test_a_profile_may_write_a_uuid_in_any_form(conf, ctx, written) -> None:
     report("")
     uuids = boots.arqs(ctx, 1, boots.GROUP | {"accel:bitstream_id": written})
     boots.bind(ctx, uuids, models.new_uuid())
@@ -129,9 +127,7 @@ def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
     assert hosts.deployables() == []
 
 
-def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(ctx, conf) -> None:
     _lose_in_use(ctx, conf)
     assert _claimed_recovery().operation.state == operations.QUEUED
     hosts.apply()
@@ -151,9 +147,7 @@ def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(
     assert again.uuid != gone.uuid
 
 
-def test_who_comes_before_a_lost_program_is_put_back_waits_for_that(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_who_comes_before_a_lost_program_is_put_back_waits_for_that(ctx, conf) -> None:
     _lose_in_use(ctx, conf)
     assert operations.list_operations() == []
 
@@ -261,9 +255,7 @@ def test_a_card_that_goes_after_a_failed_write_is_written_again_when_it_comes_ba
     assert _claimed_recovery().operation.state == operations.QUEUED
 
 
-def test_what_a_guest_found_while_the_driver_alone_knew_it_is_not_overwritten(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_what_a_guest_found_while_the_driver_alone_knew_it_is_not_overwritten(ctx, conf) -> None:
     report("aes")
     before = boots.arqs(ctx, 1, boots.GROUP)
     boots.bind(ctx, before, models.new_uuid())
@@ -305,9 +297,7 @@ def test_what_is_not_programmed_any_more_is_not_written_and_not_recorded() -> No
     assert (row.function_id, kept) == (None, [])
 
 
-def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(
-    ctx: context.RequestContext,
-) -> None:
+def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(ctx) -> None:
     shown = hosts.card("a", program_mode="single-program", function="aes", prepares=True)
     hosts.apply(shown)
     uuids = boots.arqs(ctx, 1, boots.GROUP | {"accel:function_id": "aes"})
@@ -333,13 +323,7 @@ def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(
     ids=["image is put back", "function is put back", "it is put back", "nothing is there"],
 )
 def test_nobody_is_bound_to_what_is_lost_while_the_handle_is_prepared(
-    ctx: context.RequestContext,
-    conf: cfg.ConfigOpts,
-    monkeypatch: pytest.MonkeyPatch,
-    asked: dict[str, str],
-    after: str,
-    *,
-    written: bool,
+    ctx, conf, monkeypatch, asked, after, written
 ) -> None:
     keeps: dict[str, Any] = {"program_mode": "single-program", "prepares": True}
     hosts.apply(hosts.card("a", function="aes", **keeps))
@@ -368,9 +352,7 @@ def test_nobody_is_bound_to_what_is_lost_while_the_handle_is_prepared(
 
 @pytest.mark.parametrize("value", ["x" * 256, "nu\0l", "half \ud800"])
 @pytest.mark.parametrize("key", [glance.FUNCTION_ID, glance.FUNCTION_NAME])
-def test_an_image_may_say_nothing_that_cannot_be_recorded(
-    item: work.Item, key: str, value: str
-) -> None:
+def test_an_image_may_say_nothing_that_cannot_be_recorded(item, key, value) -> None:
     at = situation(item)
     image = dataclasses.replace(glance_image(), properties={key: value})
     assert f"its {key} is no text of at most 255 characters." == image_match.why_not(
@@ -385,9 +367,7 @@ def test_an_image_may_say_nothing_that_cannot_be_recorded(
 @pytest.mark.parametrize(
     ("firmware", "fits"), [(None, True), ("1.2", True), ("0x1.2", True), ("1.3", False)]
 )
-def test_the_version_of_an_image_is_the_firmware_if_that_is_known(
-    item: work.Item, firmware: str | None, *, fits: bool
-) -> None:
+def test_the_version_of_an_image_is_the_firmware_if_that_is_known(item, firmware, fits) -> None:
     at = situation(item)
     image = dataclasses.replace(glance_image(), properties={glance.VERSION: "1.2"})
     known = [models.Attribute(key="firmware", value=firmware)] if firmware else []

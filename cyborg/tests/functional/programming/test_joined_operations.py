@@ -36,11 +36,7 @@ def ended() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("first", NAMES)
 @pytest.mark.parametrize("second", NAMES)
-def test_an_operator_joins_what_is_being_written(
-    programmed: Machine,
-    first: str,
-    second: str,
-) -> None:
+def test_an_operator_joins_what_is_being_written(programmed, first, second) -> None:
     card = programmed.cards["b"]
     row = programmed.cloud.row(card)
     begun = operations.ask(row.uuid, NAMES[first], "user 1")
@@ -60,11 +56,7 @@ def test_an_operator_joins_what_is_being_written(
 
 @pytest.mark.parametrize("first", NAMES)
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_bind_joins_what_only_glance_knows(
-    programmed: Machine,
-    first: str,
-    group: dict[str, str],
-) -> None:
+def test_a_bind_joins_what_only_glance_knows(programmed, first, group) -> None:
     card = programmed.cards["b"]
     programmed.cloud.finds = False
     operations.ask(programmed.cloud.row(card).uuid, NAMES[first], "user 1")
@@ -118,9 +110,7 @@ def go_on(programmed: Machine, gone: str) -> None:
 @pytest.mark.parametrize("state", ["queued", "reserving"])
 @pytest.mark.parametrize("letter", "bc")
 def test_an_operator_who_has_joined_a_guest_is_served_when_that_leaves(
-    programmed: Machine,
-    letter: str,
-    state: str,
+    programmed, letter, state
 ) -> None:
     card = programmed.cards[letter]
     arq = ask(programmed, card, **{"accel:bitstream_id": ZIP})
@@ -141,9 +131,7 @@ def test_an_operator_who_has_joined_a_guest_is_served_when_that_leaves(
 @pytest.mark.parametrize("state", ["queued", "reserving"])
 @pytest.mark.parametrize("leaves", ["who has asked", "who has joined"])
 def test_a_guest_that_shares_an_operation_is_served_when_the_other_leaves(
-    programmed: Machine,
-    leaves: str,
-    state: str,
+    programmed, leaves, state
 ) -> None:
     """Its handle must be cleaned first, and it has its allocation a little longer."""
     card = programmed.cards["c"]
@@ -159,9 +147,7 @@ def test_a_guest_that_shares_an_operation_is_served_when_the_other_leaves(
     assert card.image == ZIP
 
 
-def test_who_has_joined_does_not_wait_for_what_the_guest_keeps(
-    programmed: Machine,
-) -> None:
+def test_who_has_joined_does_not_wait_for_what_the_guest_keeps(programmed) -> None:
     """It was built anew, and given what the card runs."""
     card, cloud = programmed.cards["c"], programmed.cloud
     cloud.finds = False

@@ -145,9 +145,7 @@ def host(
     return Host(card, tmp_path / "loaded")
 
 
-def test_an_agent_that_waited_for_glance_does_not_write_under_a_guest(
-    host: Host, glance: HangingGlance, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_agent_that_waited_for_glance_does_not_write_under_a_guest(host, glance, caplog) -> None:
     glance.gate.clear()
     host.card.program(image_uuid=host.card.image(ZIP))
     assert glance.asked.wait(PATIENCE)
@@ -162,9 +160,7 @@ def test_an_agent_that_waited_for_glance_does_not_write_under_a_guest(
     assert "Nothing is written: Operation" in caplog.text
 
 
-def test_an_order_that_was_long_in_a_queue_is_not_obeyed(
-    host: Host, conf: cfg.ConfigOpts
-) -> None:
+def test_an_order_that_was_long_in_a_queue_is_not_obeyed(host, conf) -> None:
     held: list[rpc.ProgramStep] = []
 
     def hold(_conf: object, host: str, step: rpc.ProgramStep, _wait: float) -> None:
@@ -205,9 +201,7 @@ def test_what_is_in_the_middle_of_a_write_is_not_new(host: Host) -> None:
     until(lambda: host.errors() == {})
 
 
-def test_a_write_that_ends_between_two_questions_is_made_once(
-    host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_write_that_ends_between_two_questions_is_made_once(host, caplog) -> None:
     caplog.set_level("INFO")
     asks = rpc.run_program
     asked = threading.Event()

@@ -22,10 +22,7 @@ from cyborg.tests.programming_machine import Machine
 
 
 @pytest.mark.parametrize("letter", "bc")
-def test_a_region_is_offered_again_after_the_next_report(
-    programmed: Machine,
-    letter: str,
-) -> None:
+def test_a_region_is_offered_again_after_the_next_report(programmed, letter) -> None:
     card = programmed.cards[letter]
     programmed.cloud.agent = "fails"
     programmed.program(letter=letter, program="zip", works=True)
@@ -91,8 +88,7 @@ def start_and_leave_in_the_middle_of_the_write(programmed: Machine, card: Fpga) 
 @pytest.mark.every_database
 @pytest.mark.parametrize("then", ["nothing", "lost"])
 def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_during_the_write(
-    programmed: Machine,
-    then: str,
+    programmed, then
 ) -> None:
     """Nova would choose it for another function, which cannot be written meanwhile."""
     cloud, card = programmed.cloud, programmed.cards["c"]
@@ -114,9 +110,7 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_during_th
 @pytest.mark.parametrize("leaves", ["during the write", "after it"])
 @pytest.mark.parametrize("left", [None, "zip"])
 def test_a_card_is_reserved_while_a_handle_is_cleaned_after_a_failed_write(
-    programmed: Machine,
-    leaves: str,
-    left: str | None,
+    programmed, leaves, left
 ) -> None:
     cloud, card = programmed.cloud, programmed.cards["c"]
     cloud.agent = "fails"
@@ -186,9 +180,7 @@ def leave_while_it_is_restored(
 @pytest.mark.every_database
 @pytest.mark.parametrize("others", [False, True])
 def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_while_it_was_restored(
-    programmed: Machine,
-    *,
-    others: bool,
+    programmed, others
 ) -> None:
     cloud, card = programmed.cloud, programmed.cards["c"]
     staying = leave_while_it_is_restored(programmed, card, others=others)
@@ -209,9 +201,7 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_while_it_
     assert cloud.free(card) == card.handles
 
 
-def test_nothing_is_written_for_who_has_left_before_it_began(
-    programmed: Machine,
-) -> None:
+def test_nothing_is_written_for_who_has_left_before_it_began(programmed) -> None:
     cloud, card = programmed.cloud, programmed.cards["c"]
     cloud.updates_placement = False
     arq = ask(programmed, card, **{"accel:function_id": "zip"})
@@ -269,9 +259,7 @@ def test_what_was_left_of_an_earlier_write_is_minded_though_the_next_one_was_ref
     assert cloud.free(card) == 0
 
 
-def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_had_it(
-    programmed: Machine,
-) -> None:
+def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_had_it(programmed) -> None:
     cloud, card = programmed.cloud, programmed.cards["c"]
     arq = ask(programmed, card, **{"accel:function_id": "zip"})
     programmed.let_time_pass()
@@ -306,9 +294,7 @@ def ready() -> int:
     return counted
 
 
-def test_the_other_handles_are_offered_again_when_somebody_takes_one(
-    programmed: Machine,
-) -> None:
+def test_the_other_handles_are_offered_again_when_somebody_takes_one(programmed) -> None:
     """Nova had given it some of the card before another guest left that."""
     cloud, card = programmed.cloud, programmed.cards["c"]
     uuid = models.new_uuid()
@@ -326,9 +312,7 @@ def test_the_other_handles_are_offered_again_when_somebody_takes_one(
     cloud.placement.assert_right("host-1")
 
 
-def test_the_remaining_handles_are_offered_while_others_want_what_was_written(
-    programmed: Machine,
-) -> None:
+def test_the_remaining_handles_are_offered_while_others_want_what_was_written(programmed) -> None:
     cloud, card = programmed.cloud, programmed.cards["c"]
     ask(programmed, card, **{"accel:function_id": "zip"})
     start_and_leave_in_the_middle_of_the_write(programmed, card)

@@ -34,9 +34,7 @@ def lose(machine: Machine, letter: str, agent: str) -> Fpga:
 @pytest.mark.parametrize(
     ("agent", "error"), [("fails", "written"), ("fails at the start", "read")]
 )
-def test_what_a_guest_has_is_put_back_as_soon_as_its_host_can(
-    machine: Machine, agent: str, error: str
-) -> None:
+def test_what_a_guest_has_is_put_back_as_soon_as_its_host_can(machine, agent, error) -> None:
     machine.boot(boots=[("b", "aes", False)], works=True)
     card = lose(machine, "b", agent)
 
@@ -48,18 +46,6 @@ def test_what_a_guest_has_is_put_back_as_soon_as_its_host_can(
     assert card.image == machine.guests[0].got
     assert recoveries() == [("succeeded", None)]
     assert consistency.violations() == []
-
-
-def test_what_was_lost_is_put_back_though_something_else_was_asked_for_before(
-    machine: Machine,
-) -> None:
-    machine.boot(boots=[("b", "aes", False)], works=True)
-    machine.program(letter="b", program="image of aes", works=False)
-
-    card = lose(machine, "b", "works")
-
-    assert card.image == machine.guests[0].got
-    assert recoveries() == [("succeeded", None)]
 
 
 @pytest.fixture
@@ -156,20 +142,22 @@ def test_what_a_report_misread_is_not_written(machine: Machine) -> None:
     machine.come_to_rest()
 
 
-def test_what_placement_carries_out_late_does_not_offer_a_card_that_is_written(
-    machine: Machine,
-) -> None:
-    """It was to be offered, with what it runs; the answer was given up."""
-    cloud, card = machine.cloud, machine.cards["b"]
+def give_up_an_offer(machine: Machine) -> None:
+    """Card b was to be offered, with what it runs; the answer was given up."""
+    cloud = machine.cloud
     machine.program(letter="b", program="aes", works=True)
-    device = cloud.row(card).device.uuid
+    device = cloud.row(machine.cards["b"]).device.uuid
     flags.disable_device(device)
     machine.report(works=True)
     cloud.placement.delay_after = 0
     flags.enable_device(device)
     machine.report(works=True)
-    assert cloud.free(card) == 0
+    assert cloud.free(machine.cards["b"]) == 0
 
+
+def test_what_placement_carries_out_late_does_not_offer_a_card_that_is_written(machine) -> None:
+    cloud, card = machine.cloud, machine.cards["b"]
+    give_up_an_offer(machine)
     ends: list[int] = []
 
     def happen() -> None:
@@ -193,18 +181,10 @@ def reserve(machine: Machine, letter: str, program: str) -> None:
     assert [each.state for each in operations.list_operations()][-1] == "reserving"
 
 
-def test_nothing_is_written_while_placement_may_carry_out_what_was_given_up(
-    machine: Machine,
-) -> None:
+def test_nothing_is_written_while_placement_may_carry_out_what_was_given_up(machine) -> None:
     """It has nothing to offer just now, and the operation looks before the next update."""
     cloud, card = machine.cloud, machine.cards["b"]
-    machine.program(letter="b", program="aes", works=True)
-    device = cloud.row(card).device.uuid
-    flags.disable_device(device)
-    machine.report(works=True)
-    cloud.placement.delay_after = 0
-    flags.enable_device(device)
-    machine.report(works=True)
+    give_up_an_offer(machine)
 
     reserve(machine, "b", "zip")
 
@@ -222,9 +202,7 @@ def set_unsure(card: Fpga) -> None:
         found.written = found.written | {"unsure": True}
 
 
-def test_an_operation_has_a_provider_written_of_which_nobody_knows_how_it_is(
-    machine: Machine,
-) -> None:
+def test_an_operation_has_a_provider_written_of_which_nobody_knows_how_it_is(machine) -> None:
     """The next audit may be an hour away."""
     cloud, card = machine.cloud, machine.cards["b"]
     reserve(machine, "b", "zip")
@@ -242,9 +220,7 @@ def test_an_operation_has_a_provider_written_of_which_nobody_knows_how_it_is(
     machine.come_to_rest()
 
 
-def test_a_conductor_that_has_lost_a_host_notes_nothing_of_its_providers(
-    machine: Machine,
-) -> None:
+def test_a_conductor_that_has_lost_a_host_notes_nothing_of_its_providers(machine) -> None:
     """It was stopped for long, and another one has done all."""
     cloud, card = machine.cloud, machine.cards["b"]
 
@@ -300,9 +276,7 @@ def test_a_device_that_is_being_written_is_not_removed(machine: Machine) -> None
     assert [each.state for each in operations.list_operations()] == ["failed"]
 
 
-def test_a_bind_waits_for_a_card_that_leaves_the_bus_while_it_is_written(
-    machine: Machine,
-) -> None:
+def test_a_bind_waits_for_a_card_that_leaves_the_bus_while_it_is_written(machine) -> None:
     machine.program(letter="c", program="aes", works=True)
     card = machine.cards["c"]
 
@@ -353,9 +327,7 @@ def test_a_bind_waits_for_the_handle_that_its_card_does_not_show_after_the_write
 
 @pytest.mark.parametrize("lacks", ["the handle", "the card"])
 @pytest.mark.parametrize("when", ["during the write", "after it"])
-def test_a_bind_outlives_reports_that_lack_what_its_card_shows_later(
-    machine: Machine, when: str, lacks: str
-) -> None:
+def test_a_bind_outlives_reports_that_lack_what_its_card_shows_later(machine, when, lacks) -> None:
     """They were begun after the write, but what comes with the new function appears slowly."""
     cloud, card = machine.cloud, machine.cards["b"]
 
@@ -386,9 +358,7 @@ def test_a_bind_outlives_reports_that_lack_what_its_card_shows_later(
     machine.come_to_rest()
 
 
-def test_a_bind_to_a_card_that_was_written_before_it_began_does_not_wait_for_it(
-    machine: Machine,
-) -> None:
+def test_a_bind_to_a_card_that_was_written_before_it_began_does_not_wait_for_it(machine) -> None:
     machine.program(letter="b", program="zip", works=True)
     card = machine.cards["b"]
     machine.boot(boots=[("b", "zip", True)], works=False)
@@ -408,9 +378,7 @@ def test_a_bind_to_a_card_that_was_written_before_it_began_does_not_wait_for_it(
     assert service.get_arq(machine.cloud.ctx, guest.arq).state == "BindFailed"
 
 
-def test_what_a_report_shows_during_what_is_then_refused_is_not_forgotten(
-    machine: Machine,
-) -> None:
+def test_what_a_report_shows_during_what_is_then_refused_is_not_forgotten(machine) -> None:
     machine.program(letter="a", program="aes", works=True)
     card = machine.cards["a"]
     assert machine.cloud.free(card) == card.handles
@@ -493,9 +461,7 @@ def test_a_function_that_nobody_asked_for_is_not_written(machine: Machine, shown
     machine.come_to_rest()
 
 
-def test_a_function_is_not_looked_for_when_its_guest_is_gone(
-    machine: Machine, shown: Fpga
-) -> None:
+def test_a_function_is_not_looked_for_when_its_guest_is_gone(machine, shown) -> None:
     machine.boot(boots=[("a", "aes", False)], works=True)
     machine.cloud.finds = False
     lose(machine, "a", "works")

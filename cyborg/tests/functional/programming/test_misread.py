@@ -34,11 +34,7 @@ def test_after_the_host_has_refused(machine: Machine, letter: str) -> None:
     assert said[-1] == "The hardware shows it again; nothing was written."
 
 
-def test_after_there_was_no_image(
-    machine: Machine,
-    shown: Fpga,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_after_there_was_no_image(machine, shown, monkeypatch) -> None:
     """Glance has one now, a newer one than that of the guest; Placement is not told so far."""
     machine.boot(boots=[("a", "aes", False)], works=True)
     machine.cloud.newest["aes"] = IMAGES["aes-2"]
@@ -63,10 +59,7 @@ def test_after_there_was_no_image(
     assert shown.image == IMAGES["aes-1"]
 
 
-def test_not_after_it_was_written_in_vain(
-    machine: Machine,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_not_after_it_was_written_in_vain(machine, monkeypatch) -> None:
     """The card leaves the bus then, and comes back as one that cannot show what it runs."""
     machine.boot(boots=[("b", "aes", False)], works=True)
     card = machine.cards["b"]

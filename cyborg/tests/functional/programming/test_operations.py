@@ -14,7 +14,6 @@ from oslo_config import cfg
 
 from cyborg import work
 from cyborg.db import models
-from cyborg.tests import messages
 from cyborg.tests.fpga import HANDLES, Card
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.service import RP, until
@@ -39,47 +38,40 @@ def test_a_card_with_one_program_is_offered_when_it_has_one(single: Card) -> Non
     assert runs["programmed_by"] == operation["asked_by"]
     assert single.offered() == HANDLES
     assert AES_TRAIT in single.traits()
+    # Another function takes its place.
+    single.run(single.image(ZIP))
+    assert single.runs()["function_id"] == ZIP
+    assert AES_TRAIT not in single.traits()
+    assert "CUSTOM_FPGA_FUNCTION_ID_FAKE_ZIP9" in single.traits()
 
 
-@pytest.mark.parametrize("key", ["image_uuid", "function_id"])
+@pytest.mark.parametrize("key", ["image_uuid", "function_id", "image_name"])
 def test_what_it_runs_is_not_written_again(single: Card, key: str) -> None:
-    asked = {"image_uuid": single.image(AES), "function_id": AES}[key]
+    asked = {"image_uuid": single.image(AES), "function_id": AES, "image_name": AES}[key]
     assert single.programmed(**{key: asked})["error"] is None
     written_at = single.runs()["programmed_at"]
 
     again = single.program(**{key: asked}).json()
+    if key == "image_name":
+        # Only Glance knows which one that is.
+        again = single.ended(again["uuid"])
 
     assert again["state"] == "succeeded"
     assert again["history"][-1]["text"].endswith("already.")
     assert single.runs()["programmed_at"] == written_at
 
 
-def test_an_image_by_its_name_that_it_runs_is_not_written_again(single: Card) -> None:
-    single.run(single.image(AES))
-    written_at = single.runs()["programmed_at"]
-
-    again = single.programmed(image_name=AES)
-
-    assert again["history"][-1]["text"].endswith("already.")
-    assert single.runs()["programmed_at"] == written_at
-
-
-def test_another_function_takes_the_place_of_the_first(single: Card) -> None:
-    single.run(single.image(AES))
-    single.run(single.image(ZIP))
-
-    assert single.runs()["function_id"] == ZIP
-    assert AES_TRAIT not in single.traits()
-    assert "CUSTOM_FPGA_FUNCTION_ID_FAKE_ZIP9" in single.traits()
-
-
 def test_nothing_is_offered_while_it_is_written(dynamic: Card) -> None:
     assert dynamic.offered() == HANDLES
     dynamic.site.hang("program")
 
-    dynamic.program(image_uuid=dynamic.image(AES))
+    first = dynamic.program(image_uuid=dynamic.image(AES)).json()
     until(dynamic.is_writing)
 
+    # Of two requests one wins.
+    other = dynamic.program(image_uuid=dynamic.image(ZIP))
+    assert (other.status_code, first["uuid"] in other.text) == (409, True)
+    assert dynamic.program(image_uuid=first["image_uuid"]).json()["uuid"] == first["uuid"]
     assert dynamic.runs()["in_doubt"]
     assert dynamic.offered() == 0
     refused = dynamic.ask_to_bind(dynamic.arq(), models.new_uuid())
@@ -87,33 +79,8 @@ def test_nothing_is_offered_while_it_is_written(dynamic: Card) -> None:
     assert "is being programmed" in refused.text
 
     dynamic.site.obey()
-    dynamic.site.hurry(lambda: dynamic.operation()["state"] == "succeeded")
-    assert dynamic.offered() == HANDLES
-
-
-def test_of_two_requests_one_wins(dynamic: Card) -> None:
-    dynamic.site.hang("program")
-    first = dynamic.program(image_uuid=dynamic.image(AES)).json()
-
-    other = dynamic.program(image_uuid=dynamic.image(ZIP))
-    same = dynamic.program(image_uuid=first["image_uuid"])
-
-    assert other.status_code == 409
-    assert first["uuid"] in other.text
-    assert same.json()["uuid"] == first["uuid"]
-    dynamic.site.obey()
     assert dynamic.ended(first["uuid"])["state"] == "succeeded"
-
-
-def test_what_a_guest_has_is_not_programmed(dynamic: Card) -> None:
-    arq = dynamic.bind()
-    dynamic.bound(arq)
-
-    refused = dynamic.program(image_uuid=dynamic.image(AES))
-
-    assert refused.status_code == 409
-    assert arq in refused.text
-    assert dynamic.runs()["function_id"] is None
+    assert dynamic.offered() == HANDLES
 
 
 def test_what_a_guest_runs_may_be_asked_for_by_the_name_of_its_image(dynamic: Card) -> None:
@@ -165,9 +132,7 @@ def test_what_placement_has_given_out_is_not_programmed(dynamic: Card) -> None:
     dynamic.run(dynamic.image(AES))
 
 
-def test_what_placement_gives_out_later_is_not_programmed(
-    glance_line: messages.Wire, dynamic: Card
-) -> None:
+def test_what_placement_gives_out_later_is_not_programmed(glance_line, dynamic) -> None:
     consumer = models.new_uuid()
     glance_line.cut()
     asked = dynamic.program(function_id=AES).json()["uuid"]
@@ -187,29 +152,19 @@ def test_what_placement_gives_out_later_is_not_programmed(
     dynamic.site.placement.release(consumer)
 
 
-@pytest.mark.parametrize(
-    ("properties", "word"),
-    [
-        ({"accel_vendor": "0x8086"}, "accel:vendor"),
-        ({"accel_board": "PAC_N3000"}, "accel:board"),
-        ({"accel_region_id": "9926ab6d6c925a68aabca7d84c545738"}, "accel:region_id"),
-    ],
-)
-def test_a_bitstream_for_other_hardware_is_not_written(
-    dynamic: Card, properties: dict[str, str], word: str
-) -> None:
-    operation = dynamic.programmed(image_uuid=dynamic.image(AES, **properties))
+def test_only_a_bitstream_for_this_hardware_is_written(dynamic: Card) -> None:
+    missing = models.new_uuid()
+    others = {"vendor": "0x8086", "board": "PAC_N3000", "region_id": "9926ab6d6c925a68aabca7d8"}
+    images = {f"accel:{k}": dynamic.image(AES, **{f"accel_{k}": v}) for k, v in others.items()}
+    for word, image in (*images.items(), (missing, missing)):
+        operation = dynamic.programmed(image_uuid=image)
+        assert operation["state"] == "failed"
+        assert word in operation["error"]
+        assert dynamic.offered() == HANDLES
 
-    assert operation["state"] == "failed"
-    assert word in operation["error"]
-    assert dynamic.offered() == HANDLES
-
-
-def test_a_bitstream_for_this_hardware_is_written(dynamic: Card) -> None:
     own = {"accel_vendor": "0xabcd", "accel_board": "miss model info"}
     # Nobody knows the firmware of this card.
     own |= {"accel_version": "1.2"}
-
     assert dynamic.programmed(image_uuid=dynamic.image(AES, **own))["state"] == "succeeded"
 
 
@@ -261,15 +216,6 @@ def test_an_operation_that_waits_says_for_whom(start_card: Any) -> None:
     assert answer.status_code == 204
 
 
-def test_an_image_that_is_not_there_fails(dynamic: Card) -> None:
-    missing = models.new_uuid()
-
-    operation = dynamic.programmed(image_uuid=missing)
-
-    assert operation["state"] == "failed"
-    assert missing in operation["error"]
-
-
 @pytest.mark.parametrize(("at", "left"), [("start", AES), ("middle", None), ("end", None)])
 def test_what_a_failure_leaves_is_known(single: Card, at: str, left: str | None) -> None:
     single.run(single.image(AES))
@@ -290,58 +236,34 @@ def test_what_a_failure_leaves_is_known(single: Card, at: str, left: str | None)
         assert single.offered() == (HANDLES if left else 0)
 
 
-class TestSynchronous:
-    """PATCH …/program, as clients in the field send it."""
+def test_clients_in_the_field_are_answered_when_it_is_done(dynamic: Card) -> None:
+    site, image, other = dynamic.site, dynamic.image(AES), dynamic.image(ZIP)
 
-    @pytest.fixture
-    def patch(self, dynamic: Card) -> Any:
-        def send(image: str, version: str = "2.0") -> requests.Response:
-            value = [{"image_uuid": image}]
-            body = [{"path": "/program", "op": "replace", "value": value}]
-            path = f"/deployables/{dynamic.uuid}/program"
-            return dynamic.site.ask("PATCH", path, body, version)
+    def patch(image: str) -> requests.Response:
+        value = [{"image_uuid": image}]
+        body = [{"path": "/program", "op": "replace", "value": value}]
+        return site.ask("PATCH", f"/deployables/{dynamic.uuid}/program", body)
 
-        return send
-
-    def test_it_answers_when_it_is_done(self, dynamic: Card, patch: Any) -> None:
-        image = dynamic.image(AES)
-
-        answer = patch(image)
-
-        assert answer.status_code == 200
-        assert answer.json()["bitstream_id"] == image
-        assert patch(image).status_code == 200
-
-    def test_it_says_what_failed(self, dynamic: Card, patch: Any) -> None:
-        dynamic.site.fail("program")
-
-        answer = patch(dynamic.image(AES))
-
-        assert answer.status_code == 502
-        assert "out of order" in answer.text
-
-    def test_it_refuses_what_is_in_use(self, dynamic: Card, patch: Any) -> None:
-        consumer = models.new_uuid()
-        dynamic.site.placement.allocate(consumer, RP, FPGA=1)
-
-        answer = patch(dynamic.image(AES))
-
-        assert answer.status_code == 409
-        dynamic.site.placement.release(consumer)
-
-    def test_it_refuses_what_is_no_image(self, patch: Any) -> None:
-        assert patch(models.new_uuid()).status_code == 400
-
-    def test_it_does_not_wait_for_good(self, dynamic: Card, patch: Any) -> None:
-        dynamic.site.conf.set_override("answer_timeout", 1, group="programming")
-        dynamic.site.hang("program")
-
-        answer = patch(dynamic.image(AES))
-
-        assert answer.status_code == 503
-        assert dynamic.operation()["uuid"] in answer.text
-        dynamic.site.obey()
-        assert dynamic.ended(dynamic.operation()["uuid"])["state"] == "succeeded"
+    answer = patch(image)
+    assert (answer.status_code, answer.json()["bitstream_id"]) == (200, image)
+    assert patch(image).status_code == 200
+    assert patch(models.new_uuid()).status_code == 400
+    site.fail("program")
+    answer = patch(other)
+    assert (answer.status_code, "out of order" in answer.text) == (502, True)
+    site.obey()
+    consumer = models.new_uuid()
+    site.placement.allocate(consumer, RP, FPGA=1)
+    assert patch(other).status_code == 409
+    site.placement.release(consumer)
+    # It does not wait for good.
+    site.conf.set_override("answer_timeout", 1, group="programming")
+    site.hang("program")
+    answer = patch(other)
+    operation = dynamic.operation()["uuid"]
+    assert (answer.status_code, operation in answer.text) == (503, True)
+    site.obey()
+    assert dynamic.ended(operation)["state"] == "succeeded"
 
 
 def test_operations_are_forgotten_in_the_end(dynamic: Card) -> None:

@@ -29,7 +29,6 @@ from oslo_config import cfg
 
 from cyborg import db, profiles, rpc, work
 from cyborg.db import models
-from cyborg.policy import context
 from cyborg.tests import messages, servers
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.partitions import lives
@@ -85,9 +84,7 @@ def cloud(
             one.stop()
 
 
-def test_in_any_order(
-    cloud: Cloud, ctx: context.RequestContext, image: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_in_any_order(cloud, ctx, image, capsys) -> None:
     chance, numbers, tally = random.Random(SEED), itertools.count(1), lives.Tally()
     storm = Storm(cloud, chance)
     lock = threading.Lock()

@@ -18,7 +18,7 @@ from cyborg.programming import operation_steps, operations, program
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 
-pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
+pytestmark = pytest.mark.usefixtures("database")
 
 OLD, NEW = "host-1_a", "host-1_b"
 AES = program.Program(function_id="aes")
@@ -47,9 +47,7 @@ def found(name: str) -> models.Deployable:
     return next(each for each in hosts.deployables() if each.name == name)
 
 
-def test_a_card_with_another_name_is_not_programmed_under_its_guest(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_a_card_with_another_name_is_not_programmed_under_its_guest(ctx, conf) -> None:
     report(OLD)
     instance, arq = bound(ctx, conf)
     report(NEW)
@@ -99,9 +97,7 @@ def test_a_card_of_which_another_gets_a_part_is_as_good_as_it_was_for_its_guest(
     assert operation.state == operations.QUEUED
 
 
-def test_a_card_that_is_not_programmable_for_a_while_is_still_to_be_overwritten(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_a_card_that_is_not_programmable_for_a_while_is_still_to_be_overwritten(ctx, conf) -> None:
     report(OLD, blank_image=models.new_uuid())
     instance, _ = bound(ctx, conf)
 
@@ -124,11 +120,7 @@ def test_a_card_that_is_not_programmable_for_a_while_is_still_to_be_overwritten(
     "asks", [{"accel:function_id": "aes"}, {f"trait:{TRAIT}": "required"}]
 )
 def test_what_is_kept_for_a_guest_of_such_a_card_serves_no_other(
-    ctx: context.RequestContext,
-    conf: cfg.ConfigOpts,
-    placement: PlacementServer,
-    root: str,
-    asks: dict[str, str],
+    ctx, conf, placement, root, asks
 ) -> None:
     report(OLD)
     _, kept = bound(ctx, conf, **asks)
@@ -152,9 +144,7 @@ def test_what_is_kept_for_a_guest_of_such_a_card_serves_no_other(
     assert found(OLD).function_id == "aes"
 
 
-def test_what_is_kept_for_a_guest_is_not_put_back_under_another(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, placement: PlacementServer, root: str
-) -> None:
+def test_what_is_kept_for_a_guest_is_not_put_back_under_another(ctx, conf, placement, root) -> None:
     report(OLD)
     instance, _ = bound(ctx, conf, **{"accel:function_id": "aes"})
     report(OLD, None, function=None, traits=(FAKE, OTHER))
@@ -176,9 +166,7 @@ def test_what_is_kept_for_a_guest_is_not_put_back_under_another(
 
 
 @pytest.mark.parametrize("shown", ["", "zip"])
-def test_what_a_card_with_a_part_less_loses_is_put_back_when_it_is_whole(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, shown: str
-) -> None:
+def test_what_a_card_with_a_part_less_loses_is_put_back_when_it_is_whole(ctx, conf, shown) -> None:
     """Its other guest uses what it has found."""
     report(OLD)
     bound(ctx, conf, **{"accel:function_id": "aes"})
@@ -190,9 +178,7 @@ def test_what_a_card_with_a_part_less_loses_is_put_back_when_it_is_whole(
     assert (found(OLD).is_settled, found(OLD).function_id) == (False, "aes")
 
 
-def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(
-    conf: cfg.ConfigOpts,
-) -> None:
+def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(conf) -> None:
     """The host refuses, which sees the card as it is."""
     report(OLD)
     operations.ask(found(OLD).uuid, ZIP, "user 1")
@@ -274,9 +260,7 @@ def test_a_guest_of_one_of_several_parts_gets_back_what_the_hardware_lost(
     assert (found(NEW).is_settled, found(NEW).function_id) == (False, "aes")
 
 
-def test_what_a_guest_under_a_former_name_did_not_ask_for_is_not_put_back(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_what_a_guest_under_a_former_name_did_not_ask_for_is_not_put_back(ctx, conf) -> None:
     report(OLD)
     bound(ctx, conf)
 

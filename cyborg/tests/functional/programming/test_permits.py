@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from cyborg import db, rpc, work
 from cyborg.common import errors
 from cyborg.db import models
-from cyborg.policy import context
 from cyborg.programming import operation_steps, operations, states, write_permits
 from cyborg.tests import boots, hosts
 from cyborg.tests.one_operation import situation, withdrawn
@@ -64,9 +63,7 @@ def test_leave_is_given_while_the_operation_writes(item: work.Item) -> None:
         ({"host": "host-2"}, "is on host host-1, not on host-2"),
     ],
 )
-def test_nobody_else_is_given_leave(
-    item: work.Item, changes: dict[str, Any], reason: str
-) -> None:
+def test_nobody_else_is_given_leave(item, changes, reason) -> None:
     operation_steps.begin_to_write(item)
 
     assert reason in str(ask(**changes))
@@ -85,9 +82,7 @@ def test_a_host_that_is_down_reports_first(item: work.Item) -> None:
 
 
 @pytest.mark.makes_up_rows
-def test_nothing_is_written_under_a_guest_whatever_has_gone_wrong(
-    item: work.Item, ctx: context.RequestContext
-) -> None:
+def test_nothing_is_written_under_a_guest_whatever_has_gone_wrong(item, ctx) -> None:
     operation_steps.begin_to_write(item)
     (arq,) = boots.arqs(ctx, 1)
     with db.writer() as session:

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import pytest
 import webob
-from oslo_config import cfg
 from oslo_policy import opts
 
 from cyborg import work
@@ -48,13 +46,7 @@ def test_a_bind_does_not_tell_what_is_written_for_another(fpgas: Fpgas) -> None:
 
 @pytest.mark.parametrize(("role", "rule", "is_told"), CALLERS)
 def test_who_sees_no_operations_is_not_told_who_had_it_programmed(
-    fpgas: Fpgas,
-    conf: cfg.ConfigOpts,
-    tmp_path: pathlib.Path,
-    role: str,
-    rule: str | None,
-    *,
-    is_told: bool,
+    fpgas, conf, tmp_path, role, rule, is_told
 ) -> None:
     machine = Machine(fpgas)
     machine.report(works=True)

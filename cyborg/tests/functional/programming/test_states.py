@@ -11,7 +11,6 @@ from sqlalchemy import orm
 
 from cyborg import db, work
 from cyborg.db import models
-from cyborg.policy import context
 from cyborg.programming import operation_steps, operations, program, states
 from cyborg.programming.states import ProgramEvent
 from cyborg.states import availability
@@ -97,9 +96,7 @@ def test_the_trait_is_that_of_the_function_that_is_recorded(row: models.Deployab
         assert traits == expected
 
 
-def test_the_clocks_of_binds_are_not_set_by_who_has_lost_the_work(
-    ctx: context.RequestContext, row: models.Deployable
-) -> None:
+def test_the_clocks_of_binds_are_not_set_by_who_has_lost_the_work(ctx, row) -> None:
     operations.ask(row.uuid, program.Program(function_id="aes"), "user 1")
     item = engine.take("conductor-1", 600, [work.PROGRAM])
     assert item is not None

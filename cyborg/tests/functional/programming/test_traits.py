@@ -23,9 +23,7 @@ def lose(programmed: Machine, card: Fpga) -> None:
 
 
 @pytest.mark.parametrize("letter", "bc")
-def test_who_requires_the_trait_is_not_bound_to_what_has_lost_it(
-    programmed: Machine, letter: str
-) -> None:
+def test_who_requires_the_trait_is_not_bound_to_what_has_lost_it(programmed, letter) -> None:
     card = programmed.cards[letter]
     arq = ask(programmed, card, **{AES: "required"})
 
@@ -55,9 +53,7 @@ def test_who_forbids_the_trait_is_not_bound_to_what_has_it_by_now(programmed: Ma
 @pytest.mark.parametrize(
     "asked", [{"accel:function_id": "AES"}, {"accel:bitstream_id": IMAGES["aes-1"]}]
 )
-def test_who_asks_for_the_function_as_well_has_it_programmed_again(
-    programmed: Machine, asked: dict[str, str]
-) -> None:
+def test_who_asks_for_the_function_as_well_has_it_programmed_again(programmed, asked) -> None:
     card = programmed.cards["b"]
     arq = ask(programmed, card, **{AES: "required"}, **asked)
 
@@ -77,9 +73,7 @@ def test_a_trait_that_goes_with_the_programming_cannot_be_required(programmed: M
 @pytest.mark.parametrize(
     "asked", [{"accel:function_name": "Zip"}, {"accel:bitstream_id": IMAGES["zip-1"]}]
 )
-def test_an_image_that_does_not_give_the_trait_is_not_written(
-    programmed: Machine, asked: dict[str, str]
-) -> None:
+def test_an_image_that_does_not_give_the_trait_is_not_written(programmed, asked) -> None:
     """Whoever asked for it was not told, as nobody but a conductor reached Glance."""
     card = programmed.cards["b"]
     arq = ask(programmed, card, **{AES: "required"}, **asked)
@@ -142,9 +136,7 @@ def test_another_trait_may_be_misread_while_the_card_is_written(
 
 
 @pytest.mark.parametrize("letter", "bc")
-def test_what_a_guest_required_is_put_back_whoever_wrote_it(
-    programmed: Machine, letter: str
-) -> None:
+def test_what_a_guest_required_is_put_back_whoever_wrote_it(programmed, letter) -> None:
     card = programmed.cards[letter]
     # Somebody else has written it; Placement knows nothing of that yet.
     card.lose()

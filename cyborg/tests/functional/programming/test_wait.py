@@ -14,7 +14,6 @@ from oslo_config import cfg
 from cyborg import db
 from cyborg.api import app, server
 from cyborg.db import models
-from cyborg.policy import context
 from cyborg.programming import operations
 from cyborg.tests import boots, hosts, messages
 from cyborg.tests.service import until
@@ -78,9 +77,7 @@ def test_those_who_wait_leave_threads_to_others(url: str) -> None:
         assert again.result().status_code == 200
 
 
-def test_those_who_wait_for_binds_and_programs_share_the_places(
-    url: str, conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_those_who_wait_for_binds_and_programs_share_the_places(url, conf, ctx) -> None:
     """While one waits for a program, nobody else waits: the other thread stays free."""
     conf.set_override("bind_wait", 60, group="api")
     hosts.apply(hosts.card("c", program_mode="dynamic"), hosts.card("a", prepares=True))

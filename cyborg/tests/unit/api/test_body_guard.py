@@ -52,9 +52,7 @@ def answer(conf: cfg.ConfigOpts, environ: dict[str, Any]) -> webob.Response:
 
 
 @pytest.mark.parametrize("length", [{"CONTENT_LENGTH": "1000"}, CHUNKED])
-def test_a_body_that_does_not_end_is_waited_for_so_long(
-    conf: cfg.ConfigOpts, length: dict[str, str]
-) -> None:
+def test_a_body_that_does_not_end_is_waited_for_so_long(conf, length) -> None:
     conf.set_override("request_timeout", 0.2, group="api")
     mine, theirs = socket.socketpair()
     theirs.sendall(b"x")
@@ -64,9 +62,7 @@ def test_a_body_that_does_not_end_is_waited_for_so_long(
     assert "within 0.2 seconds" in said.text
 
 
-def test_many_chunks_are_put_together_once(
-    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_chunks_are_put_together_once(conf, monkeypatch) -> None:
     # If each were put to a copy of those before it, that would take minutes.
     count = 1_000_000
     conf.set_override("max_request_body_size", count, group="api")

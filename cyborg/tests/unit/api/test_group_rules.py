@@ -42,9 +42,7 @@ def check_groups(groups: Any) -> list[dict[str, str]]:
         ({}, {}),
     ],
 )
-def test_groups_are_stored_trimmed_and_as_texts(
-    written: dict[str, Any], stored: dict[str, str]
-) -> None:
+def test_groups_are_stored_trimmed_and_as_texts(written, stored) -> None:
     assert check_groups([written]) == [stored]
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
-
 import pytest
 import requests
 import trustme
@@ -32,9 +30,7 @@ def test_without_authentication_another_address_is_not(conf: cfg.ConfigOpts, hos
     server.check_address(conf, host)
 
 
-def test_https_with_a_certificate_for_each_side(
-    conf: cfg.ConfigOpts, tmp_path: pathlib.Path
-) -> None:
+def test_https_with_a_certificate_for_each_side(conf, tmp_path) -> None:
     authority = trustme.CA()
     own, clients = tmp_path / "server.pem", tmp_path / "client.pem"
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(own)

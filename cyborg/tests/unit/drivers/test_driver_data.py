@@ -61,8 +61,6 @@ def test_a_device_that_cannot_be_stored_is_refused(changes: dict[str, str]) -> N
     ("function", "verified_by"),
     [(None, ""), (None, "a" * 256), (None, "a\0"), ("a b", "sysfs"), ("a" * 129, "sysfs")],
 )
-def test_what_came_of_programming_must_be_storable(
-    function: str | None, verified_by: str
-) -> None:
+def test_what_came_of_programming_must_be_storable(function, verified_by) -> None:
     with pytest.raises(ValueError, match=r"verified_by|is no id"):
         base.Programmed(function=function, verified_by=verified_by)

@@ -81,28 +81,18 @@ def test_the_first_device_looks_like_upstreams(conf):
     assert places == [f"0000:0c:{slot}" for slot in slots.split()]
 
 
-def test_the_next_devices_are_numbered(conf):
+def test_devices_are_numbered_and_ask_for_host_steps_where_the_options_say_so(conf):
     conf.set_override("devices", 3, group="fake_driver")
-
-    names = [device.deployables[0].name for device in discover(conf)]
-
-    assert names == ["host-1_FakeDevice", "host-1_FakeDevice_1", "host-1_FakeDevice_2"]
-
-
-def test_there_may_be_no_device(conf):
+    for wanted in (True, False):
+        conf.set_override("host_step", wanted, group="fake_driver")
+        parts = [device.deployables[0] for device in discover(conf)]
+        names = ["host-1_FakeDevice", "host-1_FakeDevice_1", "host-1_FakeDevice_2"]
+        assert [part.name for part in parts] == names
+        assert {(part.prepares, part.cleans) for part in parts} == {(wanted, wanted)}
+        # Nor is one programmable unless that is said.
+        assert {(part.program_mode, part.function) for part in parts} == {(None, None)}
     conf.set_override("devices", 0, group="fake_driver")
-
     assert discover(conf) == []
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_host_steps_are_asked_for_where_the_option_says_so(conf, wanted):
-    conf.set_override("host_step", wanted, group="fake_driver")
-
-    (device,) = discover(conf)
-
-    assert device.deployables[0].prepares is wanted
-    assert device.deployables[0].cleans is wanted
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", '{"clean": {"fail": "no"}}'])
@@ -113,19 +103,13 @@ def test_a_step_succeeds_unless_the_control_file_says_otherwise(conf, control, t
     fake.FakeDriver(conf).prepare(HANDLE)
 
 
-def test_discovery_fails_on_demand(conf, control):
-    control.write_text('{"discover": {"fail": "out of order"}}')
-
-    with pytest.raises(RuntimeError, match=r"^out of order$"):
-        discover(conf)
-
-
-@pytest.mark.parametrize("action", ["prepare", "clean"])
-def test_a_step_fails_on_demand(conf, control, action):
+@pytest.mark.parametrize("action", ["prepare", "clean", "discover"])
+def test_what_is_to_fail_fails(conf, control, action):
     control.write_text(json.dumps({action: {"fail": "out of order"}}))
+    given = contract.Host("host-1") if action == "discover" else HANDLE
 
     with pytest.raises(RuntimeError, match=r"^out of order$"):
-        getattr(fake.FakeDriver(conf), action)(HANDLE)
+        list(getattr(fake.FakeDriver(conf), action)(given))
 
 
 def test_a_step_that_hangs_goes_on_when_the_file_no_longer_says_so(conf, control):
@@ -183,12 +167,6 @@ def test_regions_are_below_their_card_and_share_its_handles(conf):
     assert {region.parent for region in regions} == {card.name}
     assert [region.num_accelerators for region in regions] == [5, 5, 5]
     assert sum((region.attach_handles for region in regions), ()) == whole[:15]
-
-
-def test_a_device_is_not_programmable_unless_the_option_says_so(conf):
-    (deployable,) = discover(conf)[0].deployables
-
-    assert (deployable.program_mode, deployable.function) == (None, None)
 
 
 def test_what_is_programmed_is_shown_as_loaded(programmable, bitstream):

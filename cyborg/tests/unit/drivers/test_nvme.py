@@ -53,9 +53,7 @@ def test_what_became_of_an_erasure(status: int, state: State) -> None:
         ("zero", "auto", {CRYPTO, BLOCK}, None),
     ],
 )
-def test_the_way_that_is_taken(
-    action: str, strategy: str, able: set[Sanitize], way: Sanitize | None
-) -> None:
+def test_the_way_that_is_taken(action, strategy, able, way) -> None:
     assert controllers._method(action, strategy, able) == way
 
 
@@ -67,9 +65,7 @@ def test_the_way_that_is_taken(
         ("sanitize", "block", {CRYPTO}),
     ],
 )
-def test_a_way_that_it_has_not_is_never_replaced(
-    action: str, strategy: str, able: set[Sanitize]
-) -> None:
+def test_a_way_that_it_has_not_is_never_replaced(action, strategy, able) -> None:
     with pytest.raises(RuntimeError, match=f"no {action} erasure with strategy {strategy}"):
         controllers._method(action, strategy, able)
 

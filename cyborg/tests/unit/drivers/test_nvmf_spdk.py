@@ -106,9 +106,7 @@ def test_a_subsystem_is_a_device_with_one_handle(driver: base.Driver) -> None:
     )
 
 
-def test_of_several_ways_the_first_in_order_is_given_however_they_are_listed(
-    driver: base.Driver, spdk: SpdkServer
-) -> None:
+def test_of_several_ways_the_first_in_order_is_given_however_they_are_listed(driver, spdk) -> None:
     for _ in range(2):
         (volume,) = found(driver)[2].deployables
         assert volume.attach_handles[0].attach_info["trtype"] == "RDMA"
@@ -165,13 +163,7 @@ Change = Callable[[dict[str, Any], list[dict[str, Any]]], None]
         ),
     ],
 )
-def test_what_ails_a_subsystem_is_said(
-    driver: base.Driver,
-    spdk: SpdkServer,
-    change: Change,
-    sentence: str | None,
-    handles: int,
-) -> None:
+def test_what_ails_a_subsystem_is_said(driver, spdk, change, sentence, handles) -> None:
     change(spdk.subsystem(3), spdk.bdevs)
     devices = found(driver)
     expected = None if sentence is None else f"subsystem {NQN}3: {sentence}"
@@ -181,9 +173,7 @@ def test_what_ails_a_subsystem_is_said(
     assert devices[1].unhealthy is devices[2].unhealthy is None
 
 
-def test_what_has_too_long_a_name_is_left_out_or_cannot_be_given(
-    driver: base.Driver, spdk: SpdkServer
-) -> None:
+def test_what_has_too_long_a_name_is_left_out_or_cannot_be_given(driver, spdk) -> None:
     spdk.subsystem(3)["nqn"] = NQN + "3" + "0" * 160
     spdk.subsystem(2)["nqn"] = NQN + "2" + "0" * 180
     first, second = driver.discover(contract.Host())
@@ -219,9 +209,7 @@ def test_answers_of_older_targets_are_understood(driver: base.Driver, spdk: Spdk
         lambda spdk: spdk.bdevs[2]["driver_specific"].update(raid={}),
     ],
 )
-def test_an_answer_that_lacks_something_tells_nothing(
-    driver: base.Driver, spdk: SpdkServer, change: Callable[[SpdkServer], object]
-) -> None:
+def test_an_answer_that_lacks_something_tells_nothing(driver, spdk, change) -> None:
     change(spdk)
     with pytest.raises(spdk_rpc.SpdkError, match="has not what it should"):
         found(driver)
@@ -237,9 +225,7 @@ def test_an_error_is_told_in_the_targets_words(driver: base.Driver, conf: cfg.Co
         found(driver)
 
 
-def test_while_the_target_is_down_its_devices_are_kept_and_the_reason_is_told(
-    conf: cfg.ConfigOpts, spdk: SpdkServer
-) -> None:
+def test_while_the_target_is_down_its_devices_are_kept_and_the_reason_is_told(conf, spdk) -> None:
     conf.set_override("enabled_drivers", ["nvmf_spdk_driver"], group="agent")
     drivers = registry.load(conf).drivers
     passes = discovery.Discovery("host-1", drivers, timeout=60)
@@ -254,9 +240,7 @@ def test_while_the_target_is_down_its_devices_are_kept_and_the_reason_is_told(
     assert len(before.devices["nvmf_spdk_driver"]) == 3
 
 
-def test_a_prepared_subsystem_lets_this_host_connect_until_it_is_cleaned(
-    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
-) -> None:
+def test_a_prepared_subsystem_lets_this_host_connect_until_it_is_cleaned(driver, spdk) -> None:
     handle = held(driver, 2)
     assert found(driver)[2].deployables[0].prepared == ()
     for _ in range(2):
@@ -271,9 +255,7 @@ def test_a_prepared_subsystem_lets_this_host_connect_until_it_is_cleaned(
         assert found(driver)[2].deployables[0].prepared == ()
 
 
-def test_a_target_that_has_forgotten_its_hosts_is_prepared_again(
-    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
-) -> None:
+def test_a_target_that_has_forgotten_its_hosts_is_prepared_again(driver, spdk) -> None:
     handle = held(driver, 1)
     driver.prepare(handle)
     spdk.restart()
@@ -283,9 +265,7 @@ def test_a_target_that_has_forgotten_its_hosts_is_prepared_again(
     assert spdk.hosts(1) == [HOST]
 
 
-def test_a_guest_keeps_a_subsystem_that_ails(
-    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
-) -> None:
+def test_a_guest_keeps_a_subsystem_that_ails(driver, spdk) -> None:
     handle = held(driver, 3)
     driver.prepare(handle)
     spdk.bdevs.pop()
@@ -302,12 +282,7 @@ def test_a_guest_keeps_a_subsystem_that_ails(
         (lambda sub: sub["namespaces"][0].update(uuid=UUIDS[1]), "not what it was, or gone"),
     ],
 )
-def test_what_is_not_for_this_host_alone_is_not_prepared(
-    driver: nvmf_spdk.NvmfSpdkDriver,
-    spdk: SpdkServer,
-    change: Callable[[dict[str, Any]], object],
-    sentence: str,
-) -> None:
+def test_what_is_not_for_this_host_alone_is_not_prepared(driver, spdk, change, sentence) -> None:
     handle, subsystem = held(driver, 1), spdk.subsystem(1)
     change(subsystem)
     with pytest.raises(spdk_rpc.SpdkError, match=sentence):
@@ -330,9 +305,7 @@ def test_of_two_hosts_that_want_one_subsystem_at_once_none_stays_beside_the_othe
     assert spdk.hosts(1) == [OTHER]
 
 
-def test_a_used_namespace_stays_dirty_until_another_takes_its_place(
-    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts
-) -> None:
+def test_a_used_namespace_stays_dirty_until_another_takes_its_place(driver, spdk, conf) -> None:
     conf.set_override("reuse_without_erasing", False, group="nvmf_spdk")
     handle = held(driver, 2)
     driver.prepare(handle)
@@ -346,9 +319,7 @@ def test_a_used_namespace_stays_dirty_until_another_takes_its_place(
 
 
 @pytest.mark.parametrize("gone", ["subsystem", "namespace"])
-def test_what_the_target_has_not_at_present_stays_dirty(
-    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts, gone: str
-) -> None:
+def test_what_the_target_has_not_at_present_stays_dirty(driver, spdk, conf, gone) -> None:
     handle = held(driver, 2)
     driver.prepare(handle)
     if gone == "subsystem":
@@ -362,9 +333,7 @@ def test_what_the_target_has_not_at_present_stays_dirty(
 
 
 @pytest.mark.parametrize("reuse", [True, False])
-def test_what_is_not_reused_must_be_erased_though_it_vanishes(
-    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts, *, reuse: bool
-) -> None:
+def test_what_is_not_reused_must_be_erased_though_it_vanishes(driver, spdk, conf, reuse) -> None:
     conf.set_override("reuse_without_erasing", reuse, group="nvmf_spdk")
     devices = found(driver).values()
     assert [each.deployables[0].clean_erases for each in devices] == [not reuse] * 3
@@ -401,9 +370,7 @@ def test_a_driver_with_no_address_is_not_loaded(conf: cfg.ConfigOpts, address: s
 REMOTE = "nqn.2014-08.org.nvmexpress:uuid:5b0f3c1e-0000-4000-8000-000000000009"
 
 
-def test_a_consumer_on_another_host_connects_and_nobody_else(
-    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts
-) -> None:
+def test_a_consumer_on_another_host_connects_and_nobody_else(driver, spdk, conf) -> None:
     handle = held(driver, 1, consumer=REMOTE)
     driver.prepare(handle)
     assert spdk.hosts(1) == [REMOTE]
@@ -428,9 +395,7 @@ def keys(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "keys"
 
 
-def test_a_name_alone_lets_nobody_in_where_there_are_keys(
-    keys: pathlib.Path, driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
-) -> None:
+def test_a_name_alone_lets_nobody_in_where_there_are_keys(keys, driver, spdk) -> None:
     # Somebody has permitted the name before, without a key.
     spdk.subsystem(1)["hosts"].append({"nqn": REMOTE})
     handle = held(driver, 1, consumer=REMOTE)
@@ -459,10 +424,7 @@ def test_a_name_alone_lets_nobody_in_where_there_are_keys(
 
 
 def test_a_target_that_has_forgotten_its_keys_is_told_the_same_one_again(
-    keys: pathlib.Path,
-    driver: nvmf_spdk.NvmfSpdkDriver,
-    spdk: SpdkServer,
-    conf: cfg.ConfigOpts,
+    keys, driver, spdk, conf
 ) -> None:
     handle = held(driver, 1, consumer=REMOTE)
     driver.prepare(handle)
@@ -474,12 +436,7 @@ def test_a_target_that_has_forgotten_its_keys_is_told_the_same_one_again(
     assert spdk.connect(1, REMOTE, secret)
 
 
-def test_a_guest_from_before_the_keys_is_not_cut_off(
-    driver: nvmf_spdk.NvmfSpdkDriver,
-    spdk: SpdkServer,
-    conf: cfg.ConfigOpts,
-    tmp_path: pathlib.Path,
-) -> None:
+def test_a_guest_from_before_the_keys_is_not_cut_off(driver, spdk, conf, tmp_path) -> None:
     handle = held(driver, 1, consumer=REMOTE)
     driver.prepare(handle)
     conf.set_override("key_dir", str(tmp_path / "keys"), group="nvmf_spdk")
@@ -493,12 +450,7 @@ def test_a_guest_from_before_the_keys_is_not_cut_off(
 
 @pytest.mark.parametrize("with_keys", [True, False])
 def test_a_next_consumer_of_the_same_name_is_another(
-    driver: nvmf_spdk.NvmfSpdkDriver,
-    spdk: SpdkServer,
-    conf: cfg.ConfigOpts,
-    tmp_path: pathlib.Path,
-    *,
-    with_keys: bool,
+    driver, spdk, conf, tmp_path, with_keys
 ) -> None:
     if with_keys:
         conf.set_override("key_dir", str(tmp_path / "keys"), group="nvmf_spdk")
@@ -521,9 +473,7 @@ def test_a_next_consumer_of_the_same_name_is_another(
     assert spdk.calls.count("nvmf_subsystem_remove_host") == 2
 
 
-def test_what_was_interrupted_begins_anew(
-    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_interrupted_begins_anew(driver, spdk, monkeypatch) -> None:
     spdk.subsystem(1)["hosts"].append({"nqn": HOST})
     handle = held(driver, 1)
     with monkeypatch.context() as patched:
@@ -552,9 +502,7 @@ def test_a_host_that_has_another_name_by_now_gives_back_under_the_former(
     assert spdk.hosts(1) == []
 
 
-def test_a_guest_of_which_the_agent_has_lost_all_is_not_cut_off_by_keys(
-    keys: pathlib.Path, driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
-) -> None:
+def test_a_guest_of_which_the_agent_has_lost_all_is_not_cut_off_by_keys(keys, driver, spdk) -> None:
     spdk.subsystem(1)["hosts"].append({"nqn": HOST})
     handle = held(driver, 1, in_use=True)
     driver.prepare(handle)
@@ -568,9 +516,7 @@ def test_a_guest_of_which_the_agent_has_lost_all_is_not_cut_off_by_keys(
     assert spdk.connect(1, HOST, driver.access_key(second))
 
 
-def test_what_an_arq_has_no_more_is_taken_back_and_nothing_else(
-    keys: pathlib.Path, driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
-) -> None:
+def test_what_an_arq_has_no_more_is_taken_back_and_nothing_else(keys, driver, spdk) -> None:
     driver.prepare(held(driver, 1, consumer=REMOTE))
     driver.prepare(held(driver, 2, "i", consumer=OTHER, arq="b"))
     assert driver.given() == {"h": "a", "i": "b"}
@@ -596,9 +542,7 @@ def two(conf: cfg.ConfigOpts, spdk: SpdkServer, tmp_path: pathlib.Path) -> Itera
     other.stop()
 
 
-def test_of_several_targets_each_is_asked_for_its_own_subsystems(
-    two: SpdkServer, spdk: SpdkServer, conf: cfg.ConfigOpts
-) -> None:
+def test_of_several_targets_each_is_asked_for_its_own_subsystems(two, spdk, conf) -> None:
     driver = nvmf_spdk.NvmfSpdkDriver(conf)
     devices = list(driver.discover(contract.Host()))
     paths = [tuple(device.control_path.cpid_info.values()) for device in devices]

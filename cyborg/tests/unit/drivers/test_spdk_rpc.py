@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -117,9 +116,7 @@ def test_an_answer_that_does_not_end_is_given_up(spdk: SpdkServer) -> None:
         listed(spdk, timeout=0.2)
 
 
-def test_an_application_that_is_not_there_cannot_be_reached(
-    spdk: SpdkServer, tmp_path: pathlib.Path
-) -> None:
+def test_an_application_that_is_not_there_cannot_be_reached(spdk, tmp_path) -> None:
     spdk.stop()
     for address in (spdk.address, str(tmp_path / "none.sock")):
         with (

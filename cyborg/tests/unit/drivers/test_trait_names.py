@@ -36,9 +36,7 @@ from cyborg.tests import hosts
         ),
     ],
 )
-def test_what_a_scheduler_can_use_is_a_trait(
-    attributes: dict[str, str | int], traits: tuple[str, ...]
-) -> None:
+def test_what_a_scheduler_can_use_is_a_trait(attributes, traits) -> None:
     assert trait_names.of_facts(attributes) == traits
 
 

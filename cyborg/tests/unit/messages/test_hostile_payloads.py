@@ -127,9 +127,7 @@ def test_every_message_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("name", "field", "wire"), list(fields()))
-def test_a_value_of_a_wrong_type_is_refused_with_one_error(
-    name: str, field: dataclasses.Field[Any], wire: dict[str, Any]
-) -> None:
+def test_a_value_of_a_wrong_type_is_refused_with_one_error(name, field, wire) -> None:
     right = RIGHT[str(field.type)]
     assert right != set(VALUES)
     for what, value in VALUES.items():
@@ -143,9 +141,7 @@ def test_a_value_of_a_wrong_type_is_refused_with_one_error(
 
 
 @pytest.mark.parametrize(("name", "field", "wire"), list(fields()))
-def test_a_field_that_is_missing_is_named(
-    name: str, field: dataclasses.Field[Any], wire: dict[str, Any]
-) -> None:
+def test_a_field_that_is_missing_is_named(name, field, wire) -> None:
     wire = {name: value for name, value in wire.items() if name != field.name}
     has_default = {field.default, field.default_factory} != {dataclasses.MISSING}
     said = refusal(name, wire)
@@ -181,9 +177,7 @@ def parts() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("field", "place", "wire"), list(parts()))
-def test_a_part_of_a_wrong_type_leaves_the_device_out(
-    field: dataclasses.Field[Any], place: tuple[Any, ...], wire: dict[str, Any]
-) -> None:
+def test_a_part_of_a_wrong_type_leaves_the_device_out(field, place, wire) -> None:
     right = RIGHT[str(field.type)]
     for what, value in VALUES.items():
         changed = copy.deepcopy(wire)

@@ -97,9 +97,7 @@ def test_errors_are_those_of_keystoneauth(conf: cfg.ConfigOpts) -> None:
         clients.proxy(conf, "placement").get("/resource_providers")
 
 
-def test_a_connection_is_tried_again_only_if_configured(
-    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_is_tried_again_only_if_configured(conf, monkeypatch) -> None:
     seen = []
 
     def request(*_arguments: object, **options: object) -> None:
@@ -172,9 +170,7 @@ def seen() -> Iterator[str]:
     server.server_close()
 
 
-def test_the_environment_is_read_once_for_each_server(
-    conf: cfg.ConfigOpts, seen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_is_read_once_for_each_server(conf, seen, monkeypatch) -> None:
     read = mock.Mock(wraps=requests.sessions.get_environ_proxies)
     monkeypatch.setattr("requests.sessions.get_environ_proxies", read)
     monkeypatch.setenv("http_proxy", seen)
@@ -189,9 +185,7 @@ def test_the_environment_is_read_once_for_each_server(
     assert read.call_count == 2
 
 
-def test_no_password_is_taken_from_the_user_s_netrc(
-    conf: cfg.ConfigOpts, seen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_no_password_is_taken_from_the_user_s_netrc(conf, seen, monkeypatch, tmp_path) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login somebody password secret\n")
     monkeypatch.setenv("NETRC", str(netrc))

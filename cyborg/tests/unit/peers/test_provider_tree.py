@@ -151,9 +151,7 @@ CASES: dict[str, tuple[tree.Tree, tree.Tree, Mapping[str, Ours], list[tree.Step]
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_plan(
-    case: tuple[tree.Tree, tree.Tree, Mapping[str, Ours], list[tree.Step]],
-) -> None:
+def test_plan(case) -> None:
     desired, actual, ours, steps = case
     assert tree.plan(desired, actual, ours) == steps
 
@@ -235,9 +233,7 @@ def _of_others(found: Provider, ours: Ours) -> tuple[dict[str, Inventory], froze
 
 @PATIENTLY
 @given(trees(), trees(), OURS)
-def test_the_plan_leads_there_and_spares_what_is_not_ours(
-    desired: dict[str, Provider], actual: dict[str, Provider], ours: dict[str, Ours]
-) -> None:
+def test_the_plan_leads_there_and_spares_what_is_not_ours(desired, actual, ours) -> None:
     # What is in the way of a deletion is another matter: there, all that is found is ours.
     ours = {uuid: Ours() for uuid in actual} | ours
     after = _apply(tree.plan(desired, actual, ours), actual)
@@ -256,8 +252,6 @@ def test_the_plan_leads_there_and_spares_what_is_not_ours(
 
 @PATIENTLY
 @given(trees(), trees())
-def test_providers_of_others_are_never_touched(
-    desired: dict[str, Provider], actual: dict[str, Provider]
-) -> None:
+def test_providers_of_others_are_never_touched(desired, actual) -> None:
     steps = tree.plan(desired, actual, {})
     assert {step.uuid for step in steps} <= desired.keys()

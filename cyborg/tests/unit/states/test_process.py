@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
-import pytest
 from oslo_config import cfg
 
 from cyborg import process
 
 
-def test_no_thread_keeps_an_old_value_alive(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_thread_keeps_an_old_value_alive(tmp_path, monkeypatch) -> None:
     """A thread that asks for an option while the files are read again."""
     file, conf = tmp_path / "cyborg.conf", cfg.ConfigOpts()
     seen: list[float] = []

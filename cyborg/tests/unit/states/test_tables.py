@@ -46,8 +46,6 @@ def test_the_table_knows_every_state_and_every_event(module: Any) -> None:
     assert {before for before, _ in module.TABLE} == set(module.STATES)
     assert set(module.TABLE.values()) == set(module.STATES)
     assert {event for _, event in module.TABLE} == set(events_of(module))
-
-
     assert reachable(module, FIRST[module]) == set(module.STATES)
 
 
