@@ -7,6 +7,7 @@ A module comes after those that it imports, as pytest rewrites the asserts of ea
 from __future__ import annotations
 
 MODULES = [
+    "cyborg.tests.benchmark_tool",
     "cyborg.tests.glance_server",
     "cyborg.tests.placement_server",
     "cyborg.tests.service",

@@ -19,11 +19,9 @@ from sqlalchemy import orm
 from cyborg import db, profiles, rpc, work
 from cyborg.db import models
 from cyborg.peers import glance
-from cyborg.policy import context
 from cyborg.programming import operation_steps, states, withdrawal, write_permits
 from cyborg.tests import deserted_cards, hosts
 from cyborg.tests.cloud import Cloud, Killed
-from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.programmed_cards import (
     IMAGES,
     PROFILES,
@@ -114,6 +112,10 @@ class Fpgas(Cloud):
 
     #: Of the cards "a", "b" and "c".
     modes: tuple[str, str, str] = ("single-program", "dynamic", "dynamic")
+
+    @property
+    def on_sqlite(self) -> bool:
+        return self._engine.dialect.name == "sqlite"
 
     def renew(self) -> None:
         super().renew()
@@ -383,13 +385,7 @@ def _number(attach_info: str) -> int:
 
 
 @pytest.fixture
-def fpgas(
-    conf: cfg.ConfigOpts,
-    database: sa.Engine,
-    ctx: context.RequestContext,
-    placement: PlacementServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Fpgas]:
+def fpgas(conf, database, ctx, placement, monkeypatch) -> Iterator[Fpgas]:
     """The host; ``renew`` begins a history of it."""
     conf.set_override("auth_type", "none", group="glance")
     # The same thread would have to update Placement meanwhile.

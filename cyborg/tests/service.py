@@ -30,7 +30,6 @@ from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import engine, hosts, messages
-from cyborg.tests.novasink import NovaSink
 from cyborg.tests.placement_server import PlacementServer
 
 if TYPE_CHECKING:
@@ -330,14 +329,7 @@ def api_server() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def site(
-    conf: cfg.ConfigOpts,
-    database: sa.Engine,
-    placement: PlacementServer,
-    sink: NovaSink,
-    api_server: ApiServer,
-    tmp_path: pathlib.Path,
-) -> Iterator[Site]:
+def site(conf, database, placement, sink, api_server, tmp_path) -> Iterator[Site]:
     """The API, served; the rest of the site is started by the test."""
     control = tmp_path / "control.json"
     conf.set_override("host_step_control", str(control), group="fake_driver")

@@ -79,9 +79,7 @@ def cloud_keystone(tmp_path: pathlib.Path) -> Iterator[Keystone]:
 
 
 @pytest.fixture
-def cloud_placement(
-    cloud_keystone: Keystone, host: str, tmp_path: pathlib.Path
-) -> Iterator[adapter.Adapter]:
+def cloud_placement(cloud_keystone, host, tmp_path) -> Iterator[adapter.Adapter]:
     """Placement in the catalogue, with the root provider that Nova makes."""
     keystone, folder, port = cloud_keystone, tmp_path / "placement", free_port()
     folder.mkdir()
@@ -176,9 +174,7 @@ Make = Callable[[str], Machine]
 
 
 @pytest.fixture
-def make(
-    cloud_keystone: Keystone, mariadb: dict[str, str], rabbitmqctl: str, tmp_path: pathlib.Path
-) -> Iterator[Make]:
+def make(cloud_keystone, mariadb, rabbitmqctl, tmp_path) -> Iterator[Make]:
     """Makes machines with a shell of the cloud's administrator."""
     if os.geteuid() != 0:
         pytest.skip("only root can make a machine to install on")

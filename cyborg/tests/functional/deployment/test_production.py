@@ -20,7 +20,6 @@ from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import deployment, servers, tls
 from cyborg.tests.deployment import Deployment
 from cyborg.tests.novasink import NovaSink
-from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import wait_for
 
@@ -62,14 +61,7 @@ def control(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def cyborg(
-    database: sa.Engine,
-    database_url: str,
-    broker: str,
-    placement: PlacementServer,
-    sink: NovaSink,
-    tmp_path: pathlib.Path,
-    control: pathlib.Path,
-    request: pytest.FixtureRequest,
+    database, database_url, broker, placement, sink, tmp_path, control, request
 ) -> Iterator[Deployment]:
     """Everything runs, and the agent's device is on offer."""
     more = {name: text.format(folder=tmp_path) for name, text in getattr(request, "param", ())}

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
 
 import pytest
 import requests
 
 from cyborg.cmd import standalone
 from cyborg.placement import local
+from cyborg.tests.one_service import Forked
+from cyborg.tests.openstack_command import OpenStack
 from cyborg.tests.standalone_site import HOST, PROFILE, RP, TIMEOUT, Instance, Site, wait_for
 
 pytestmark = pytest.mark.slow
@@ -37,36 +37,18 @@ def serving(site: Site) -> Iterator[Site]:
         yield site
 
 
-def _run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(part) for part in command],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-        env=os.environ | environment,
-    )
-
-
-def _openstack(site: Site, *arguments: str) -> Any:
-    access = ["--os-auth-type", "none", "--os-endpoint", f"{site.url}/v2"]
-    command = [BIN / "openstack", *access, "accelerator", *arguments, "-f", "json"]
-    done = _run(*command, NO_PROXY="127.0.0.1")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_the_unmodified_client_binds_with_no_more_than_the_endpoint(serving: Site) -> None:
-    assert [device["hostname"] for device in _openstack(serving, "device", "list")] == [HOST]
-    arq = _openstack(serving, "arq", "create", PROFILE)
+def test_the_unmodified_client_binds_with_no_more_than_the_endpoint(
+    serving: Site, quiet_openstack: None
+) -> None:
+    openstack = OpenStack(endpoint=f"{serving.url}/v2")
+    assert [device["hostname"] for device in openstack("device", "list")] == [HOST]
+    arq = openstack("arq", "create", PROFILE)
     instance = Instance(serving)
-    shown = _openstack(serving, "arq", "bind", str(arq["uuid"]), HOST, instance.uuid, RP)
+    shown = openstack("arq", "bind", str(arq["uuid"]), HOST, instance.uuid, RP)
     assert shown["state"] in {"BindStarted", "Bound"}
     assert shown["instance_uuid"] == instance.uuid
     wait_for("Bound", lambda: instance.states() == {"Bound"})
-
-
-def test_what_no_server_has_is_an_error_without_html(serving: Site) -> None:
+    # What no server has is an error without HTML.
     for accept in ("application/json", "text/html", "*/*"):
         for path in ("/v2/servers/vm", "/v2/servers/detail?name=vm", "/v2/nope", "/nope"):
             headers = {"Accept": accept}
@@ -74,14 +56,9 @@ def test_what_no_server_has_is_an_error_without_html(serving: Site) -> None:
             assert asked.status_code == 404
             assert list(asked.json()) == ["error_message"]
             assert "<" not in asked.text
-    done = _run(
-        *(BIN / "openstack", "--os-auth-type", "none", "--os-endpoint", f"{serving.url}/v2"),
-        *("accelerator", "arq", "bind", "x", HOST, "vm", RP),
-        NO_PROXY="127.0.0.1",
-    )
-    assert done.returncode != 0
-    assert "name a server by its uuid" in done.stderr
-    assert "<br" not in done.stderr
+    said = openstack.refused("arq", "bind", "x", HOST, "vm", RP)
+    assert "name a server by its uuid" in said
+    assert "<br" not in said
 
 
 def test_what_the_first_process_left_the_second_goes_on_with(tmp_path, sink) -> None:
@@ -128,41 +105,44 @@ def test_the_command_says_one_line_and_ends_on_ctrl_c(tmp_path: pathlib.Path) ->
     assert (rest, process.returncode) == ("", 0)
 
 
-@pytest.mark.parametrize("was", ["new", "readable"])
-def test_no_other_user_reads_the_databases(tmp_path: pathlib.Path, was: str) -> None:
+def test_no_other_user_reads_the_databases(tmp_path: pathlib.Path) -> None:
     site = Site(tmp_path)
     tmp_path.chmod(0o777)
-    names = (standalone.DATABASE, local.DATABASE)
-    if was == "readable":
+    for _ in range(2):
+        with subprocess.Popen(
+            [BIN / "cyborg-standalone", *site.arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            umask=0,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                process.stdout.readline()
+                site.prepare()
+                modes = {each.name: each.stat().st_mode for each in tmp_path.glob("*.sqlite*")}
+            finally:
+                process.kill()
+        # The log and its index are there while somebody is connected.
+        assert {standalone.DATABASE, local.DATABASE} <= modes.keys()
+        assert {oct(mode & 0o777) for mode in modes.values()} == {"0o600"}, modes
         # As one of before has left them.
-        with site.serve():
-            pass
         for path in tmp_path.glob("*.sqlite*"):
             path.chmod(0o644)
-    with subprocess.Popen(
-        [BIN / "cyborg-standalone", *site.arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        umask=0,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.readline()
-            site.prepare()
-            modes = {each.name: each.stat().st_mode for each in tmp_path.glob("*.sqlite*")}
-        finally:
-            process.kill()
-    # The log and its index are there while somebody is connected.
-    assert set(names) <= modes.keys()
-    assert {oct(mode & 0o777) for mode in modes.values()} == {"0o600"}, modes
+
+
+def refusal(site: Site, *more: str, hidden: Collection[str] = ()) -> str:
+    """What the command says last as it does not start."""
+    log = site.journal.with_name("said")
+    process = Forked("cyborg-standalone", *site.arguments, *more, log=log, hidden=hidden)
+    assert process.wait() == 1
+    assert "Cyborg is ready" not in log.read_text()
+    return log.read_text().splitlines()[-1]
 
 
 def test_a_directory_in_use_is_refused(serving: Site) -> None:
-    done = _run(BIN / "cyborg-standalone", *serving.arguments, "--port", "0")
-    assert done.returncode == 1
-    assert done.stderr.endswith(
+    assert refusal(serving, "--port", "0").endswith(
         f"is in use by process {serving.process.pid}; stop that one, or choose another "
-        "--state-dir.\n"
+        "--state-dir."
     )
     assert serving.arqs() == []
 
@@ -176,27 +156,19 @@ def test_a_directory_in_use_is_refused(serving: Site) -> None:
     ],
 )
 def test_it_does_not_start_with_a_bad_configuration(tmp_path, config, sentence) -> None:
-    site = Site(tmp_path, config)
-    done = _run(BIN / "cyborg-standalone", *site.arguments)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert sentence in done.stderr.splitlines()[-1]
+    assert sentence in refusal(Site(tmp_path, config))
 
 
 def test_a_port_in_use_is_refused(site: Site) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        port = str(other.getsockname()[1])
-        done = _run(BIN / "cyborg-standalone", *site.arguments, "--port", port)
-    assert done.returncode == 1
-    assert "cannot listen on 127.0.0.1" in done.stderr
+        said = refusal(site, "--port", str(other.getsockname()[1]))
+    assert "cannot listen on 127.0.0.1" in said
 
 
 def test_without_its_extra_it_says_what_to_install(site: Site) -> None:
-    program = "import sys; sys.modules['placement'] = None; from cyborg.cmd import standalone; "
-    done = _run(sys.executable, "-c", program + "sys.exit(standalone.main())", *site.arguments)
-    assert done.returncode == 1
-    assert "install Cyborg with its extra standalone" in done.stderr
+    assert "install Cyborg with its extra standalone" in refusal(site, hidden=["placement"])
 
 
 @pytest.mark.parametrize(

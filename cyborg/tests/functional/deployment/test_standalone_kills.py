@@ -9,7 +9,6 @@ point.
 from __future__ import annotations
 
 import os
-import pathlib
 import signal
 from collections.abc import Iterator
 
@@ -48,9 +47,7 @@ endpoint_override = {nova}
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "host-step"])
-def site(
-    request: pytest.FixtureRequest, tmp_path: pathlib.Path, sink: NovaSink, conf: cfg.ConfigOpts
-) -> Iterator[Site]:
+def site(request, tmp_path, sink, conf) -> Iterator[Site]:
     text = CONFIG.format(handles=HANDLES, host_step=request.param, nova=sink.url)
     site = Site(tmp_path, text)
     local.point_at(conf, f"{site.url}/placement")

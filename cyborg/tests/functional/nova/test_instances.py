@@ -77,9 +77,7 @@ class Cloud:
 
 
 @pytest.fixture
-def cloud(
-    conf: cfg.ConfigOpts, database: sa.Engine, ctx: context.RequestContext, sink: NovaSink
-) -> Cloud:
+def cloud(conf, database, ctx, sink) -> Cloud:
     hosts.apply(hosts.card("a"), hosts.card("b", range(4, 8), cleans=True))
     return Cloud(conf, ctx, sink)
 

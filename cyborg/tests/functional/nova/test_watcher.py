@@ -8,12 +8,10 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from oslo_config import cfg
 
 from cyborg.nova import watcher
 from cyborg.policy import context
 from cyborg.tests import mutants, servers
-from cyborg.tests.compute import Client
 from cyborg.tests.fpgas import AES, SIX, Fpgas
 from cyborg.tests.service import Site, until
 
@@ -30,9 +28,7 @@ def cloud(site: Site, ctx: context.RequestContext) -> Fpgas:
 
 
 @pytest.fixture
-def announce(
-    site: Site, conf: cfg.ConfigOpts, nova_client: Client, caplog: pytest.LogCaptureFixture
-) -> Iterator[Announce]:
+def announce(site, conf, nova_client, caplog) -> Iterator[Announce]:
     """Announce what could not be built for a device profile, while a watcher runs."""
     topic, url = f"versioned-{uuid.uuid4().hex}", servers.url_of("rabbitmq")
     options = {"transport_url": url, "topic": topic, "auth_type": "none"}

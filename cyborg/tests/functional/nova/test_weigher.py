@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import itertools
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -19,6 +16,7 @@ from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import hosts, service
 from cyborg.tests.compute import Compute
+from cyborg.tests.liar import SLOW, Liar, Lie
 from cyborg.tests.service import Site
 
 AES, ZIP = "aaaa-1", "zzzz-2"
@@ -213,43 +211,17 @@ LIES: dict[str, bytes] = {
 }  # fmt: skip
 
 
-@contextlib.contextmanager
-def liar(head: bytes, body: bytes, *, pause: float = 0.0) -> Iterator[str]:
-    """An API that answers everything so, byte by byte with a ``pause``; its URL."""
-    done = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer(talk: socket.socket) -> None:
-            with talk, contextlib.suppress(OSError):
-                talk.recv(65536)
-                if not pause:
-                    talk.sendall(head + body)
-                for byte in itertools.cycle(head + body) if pause else ():
-                    talk.sendall(bytes([byte]))
-                    if done.wait(pause):
-                        return
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    threading.Thread(target=answer, args=(server.accept()[0],), daemon=True).start()
-
-        threading.Thread(target=serve, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.getsockname()[1]}/v2"
-        finally:
-            done.set()
-            server.shutdown(socket.SHUT_RDWR)
-
-
-def head(body: bytes, status: str = "200 OK", *more: str) -> bytes:
-    lines = (f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", "Connection: close", *more)
-    return "\r\n".join([*lines, "", ""]).encode()
+@pytest.fixture
+def api() -> Iterator[Liar]:
+    """An API that is wrong."""
+    one = Liar()
+    yield one
+    one.stop()
 
 
 def answered(url: str, nova: Compute, claims: Mapping[str, Any], **weigher: float) -> float:
     """Sort by an API that is wrong, which must change nothing; the seconds that it took."""
-    group = {"cyborg": {"endpoint_override": url}}
+    group = {"cyborg": {"endpoint_override": f"{url}/v2"}}
     nova.client.configure(
         {**group, "service_user": {"auth_type": "none"}, "cyborg_weigher": weigher}, {}
     )
@@ -270,24 +242,23 @@ def claims() -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_the_api_says_wrongly_changes_nothing(nova, claims, lie) -> None:
-    more = ["Content-Encoding: gzip"] if lie == "zip" else []
-    body = LIES[lie]
-    for status in ("200 OK", "500 Oh", "302 Found"):
-        with liar(head(body, status, *more, "Location: http://127.0.0.1:9/"), body) as url:
-            answered(url, nova, claims, timeout=float(service.PATIENCE), multiplier=1.0)
+def test_what_the_api_says_wrongly_changes_nothing(nova, claims, api: Liar, lie: str) -> None:
+    headers = {"Location": "http://127.0.0.1:9/", "Connection": "close"}
+    if lie == "zip":
+        headers["Content-Encoding"] = "gzip"
+    for status in (200, 500, 302):
+        api.lie = Lie(status, LIES[lie], headers)
+        answered(api.url, nova, claims, timeout=float(service.PATIENCE), multiplier=1.0)
 
 
-@pytest.mark.parametrize("where", ["head", "body"])
-def test_an_answer_that_drips_costs_one_time_out(nova, claims, where) -> None:
+@pytest.mark.parametrize("where", ["drips the head", "drips the body"])
+def test_an_answer_that_drips_costs_one_time_out(nova, claims, api: Liar, where: str) -> None:
     """Each byte comes in time, and the whole never."""
-    begin = b"HTTP/1.1 200 OK\r\n" if where == "head" else head(b"x" * (1 << 20))
-    drip = b"X: y\r\n" if where == "head" else b" "
-    with liar(begin + drip, b"", pause=0.02 if where == "head" else 0.001) as url:
-        took = answered(url, nova, claims, timeout=0.6, multiplier=1.0, pause=0)
-        assert 0.5 < took < 5
-        # As long as that drips, nobody else waits.
-        begun = time.monotonic()
-        for server in ("two", "three"):
-            nova.client.sort_claims("p", claims, [server], "f")
-        assert time.monotonic() - begun < 0.5
+    api.lie = SLOW[where]
+    took = answered(api.url, nova, claims, timeout=0.6, multiplier=1.0, pause=0)
+    assert 0.5 < took < 5
+    # As long as that drips, nobody else waits.
+    begun = time.monotonic()
+    for server in ("two", "three"):
+        nova.client.sort_claims("p", claims, [server], "f")
+    assert time.monotonic() - begun < 0.5

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterator
 
 import pytest
@@ -34,9 +33,7 @@ def wire(database_url: str) -> Iterator[messages.Wire]:
 
 
 @pytest.fixture
-def service(
-    request: pytest.FixtureRequest, tmp_path: pathlib.Path, wire: messages.Wire
-) -> Iterator[Service]:
+def service(request, tmp_path, wire) -> Iterator[Service]:
     one = Service(request.param, tmp_path, wire.url)
     yield one
     one.kill()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterator
 
 import pytest
@@ -22,9 +21,7 @@ NEVER = 3600
 
 
 @pytest.fixture
-def service(
-    request: pytest.FixtureRequest, tmp_path: pathlib.Path, database_url: str
-) -> Iterator[Service]:
+def service(request, tmp_path, database_url) -> Iterator[Service]:
     one = Service(request.param, tmp_path, database_url)
     yield one
     one.kill()

@@ -55,6 +55,11 @@ def _want(keys: Sequence[str]) -> None:
         )
 
 
+def want(*keys: str, kind: str = "test") -> None:
+    with db.writer() as session:
+        work.want(session, kind, keys)
+
+
 def _wait_until_empty() -> None:
     deadline = time.monotonic() + TIMEOUT
     while left():
@@ -116,12 +121,10 @@ def _claims(rows: int, owner: str = "me") -> list[work.Item]:
 
 
 def test_a_row_wanted_while_it_is_done_is_done_again(database: sa.Engine) -> None:
-    with db.writer() as session:
-        work.want(session, "test", ["a"])
+    want("a")
     (item,) = _claims(1)
     assert engine.take("other", 30.0, ["test"]) is None
-    with db.writer() as session:
-        work.want(session, "test", ["a"])
+    want("a")
     assert work.finish(item) is False
     (again,) = _claims(1, "again")
     assert work.finish(again) is True
@@ -129,8 +132,7 @@ def test_a_row_wanted_while_it_is_done_is_done_again(database: sa.Engine) -> Non
 
 
 def test_a_stale_holder_changes_nothing(database: sa.Engine) -> None:
-    with db.writer() as session:
-        work.want(session, "test", ["a"])
+    want("a")
     stale = engine.take("stale", 0.0, ["test"])
     assert stale is not None
     time.sleep(0.01)
@@ -149,23 +151,25 @@ def test_a_stale_holder_changes_nothing(database: sa.Engine) -> None:
     assert work.finish(fresh) is True
 
 
-def test_a_failed_row_keeps_its_error_and_waits(database, monkeypatch) -> None:
+def test_a_failed_row_keeps_its_error_and_waits_unless_it_is_wanted_again(
+    database: sa.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Longer than any machine takes from one statement to the next.
     monkeypatch.setattr(work, "FIRST_BACK_OFF", work.LONGEST_BACK_OFF)
-    with db.writer() as session:
-        work.want(session, "test", ["a"])
+    want("a")
     (item,) = _claims(1)
     work.back_off(item, "the reason")
     assert engine.take("other", 30.0, ["test"]) is None
     with db.reader() as session:
         row = session.scalars(sa.select(models.Work)).one()
     assert (row.last_error, row.attempts, row.owner) == ("the reason", 1, None)
+    want("a")
+    assert len(_claims(1, "again")) == 1
 
 
 @pytest.mark.every_database
 def test_what_is_tried_to_no_avail_is_named_with_its_last_error(database: sa.Engine) -> None:
-    with db.writer() as session:
-        work.want(session, "test", ["a", "b", "c"])
+    want("a", "b", "c")
     for item in _claims(3):
         work.back_off(item, f"{item.key} fails")
     with db.writer() as session:
@@ -182,18 +186,8 @@ def test_what_is_tried_to_no_avail_is_named_with_its_last_error(database: sa.Eng
     assert [row.key for row in work.stuck(0, limit=1)] == ["b"]
 
 
-def test_wanting_a_failed_row_again_makes_it_due(database: sa.Engine) -> None:
-    with db.writer() as session:
-        work.want(session, "test", ["a"])
-    work.back_off(_claims(1)[0], "the reason")
-    with db.writer() as session:
-        work.want(session, "test", ["a"])
-    assert len(_claims(1, "again")) == 1
-
-
 def test_claiming_and_finishing_costs_at_most_four_statements(database, count_sql) -> None:
-    with db.writer() as session:
-        work.want(session, "test", ["a"])
+    want("a")
     with count_sql() as counter:  # type: ignore[attr-defined]
         work.finish(_claims(1)[0])
     assert len(counter.statements) <= 4, counter.statements
@@ -201,8 +195,7 @@ def test_claiming_and_finishing_costs_at_most_four_statements(database, count_sq
 
 @pytest.mark.every_database
 def test_rows_that_are_claimed_together_have_each_its_own_owner(database: sa.Engine) -> None:
-    with db.writer() as session:
-        work.want(session, "test", ["a", "b", "c", "d"])
+    want("a", "b", "c", "d")
     owners = ["me#1", "me#2", "me#3"]
     claims, more = work.take(iter(owners), 30.0, {"test": 3})
     assert (len(claims), more) == (3, True)
@@ -225,8 +218,7 @@ def test_work_that_has_got_the_id_of_other_work_is_not_claimed_for_it(
             session.execute(sa.update(models.Work).values(key="b"))
         return found
 
-    with db.writer() as session:
-        work.want(session, "test", ["a"])
+    want("a")
     monkeypatch.setattr(work, "_due", look_and_let_it_be_replaced)
     assert _claims(1) == []
     monkeypatch.undo()
@@ -257,12 +249,10 @@ def test_a_kind_that_is_stuck_does_not_hold_up_another(database: sa.Engine) -> N
         lease_seconds=30,
         poll_interval=0.1,
     )
-    with db.writer() as session:
-        work.want(session, "stuck", [str(number) for number in range(6)])
+    want(*map(str, range(6)), kind="stuck")
     runner.start()
     try:
-        with db.writer() as session:
-            work.want(session, "test", ["a"])
+        want("a")
         assert done.wait(TIMEOUT)
     finally:
         stuck.set()
@@ -270,8 +260,7 @@ def test_a_kind_that_is_stuck_does_not_hold_up_another(database: sa.Engine) -> N
 
 
 def test_what_the_dead_had_claimed_can_be_claimed_at_once(database: sa.Engine) -> None:
-    with db.writer() as session:
-        work.want(session, "test", ["a"])
+    want("a")
     assert _claims(1)
     assert _claims(1, "another") == []
     work.hand_back_all()
@@ -286,8 +275,7 @@ def test_a_failed_row_is_tried_again_when_it_is_due(database: sa.Engine) -> None
         if len(tries) < 3:
             raise work.TryLater("not yet")
 
-    with db.writer() as session:
-        work.want(session, "test", ["one"])
+    want("one")
     runner = worker.Worker(
         {"test": fail_twice}, name="me", threads=1, lease_seconds=30, poll_interval=3600
     )
@@ -304,8 +292,7 @@ def test_a_thread_is_started_where_none_is_idle(database: sa.Engine) -> None:
     )
     runner.start()
     for number in range(12):
-        with db.writer() as session:
-            work.want(session, "test", [str(number)])
+        want(str(number))
         runner.kick()
         _wait_until_empty()
     started = set(threading.enumerate()) - before

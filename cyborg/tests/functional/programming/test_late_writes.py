@@ -21,8 +21,7 @@ from cyborg.agent import service as agent_service
 from cyborg.db import models
 from cyborg.tests import messages
 from cyborg.tests.fpga import Card
-from cyborg.tests.glance_server import GlanceServer
-from cyborg.tests.service import NAME, PATIENCE, Site, until
+from cyborg.tests.service import NAME, PATIENCE, until
 
 AES, ZIP = "aes-128", "zip-9"
 
@@ -47,9 +46,7 @@ class HangingGlance(messages.Wire):
 
 
 @pytest.fixture
-def glance(
-    site: Site, images: GlanceServer, conf: cfg.ConfigOpts
-) -> Iterator[HangingGlance]:
+def glance(site, images, conf) -> Iterator[HangingGlance]:
     """By which the site reaches Glance."""
     wire = HangingGlance(images.url)
     wire.join()
@@ -132,9 +129,7 @@ class Host:
 
 
 @pytest.fixture
-def host(
-    glance: HangingGlance, start_card: Any, conf: cfg.ConfigOpts, tmp_path: pathlib.Path
-) -> Host:
+def host(glance, start_card, conf, tmp_path) -> Host:
     """A host whose card runs AES."""
     for name in ("discovery_interval", "report_interval"):
         conf.set_override(name, 86400, group="agent")

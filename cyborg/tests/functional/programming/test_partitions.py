@@ -14,7 +14,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import pathlib
 import random
 import sys
 import threading
@@ -25,7 +24,6 @@ from concurrent import futures
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 
 from cyborg import db, profiles, rpc, work
 from cyborg.db import models
@@ -33,7 +31,6 @@ from cyborg.tests import messages, servers
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.partitions import lives
 from cyborg.tests.partitions.cloud import CARDS, HOSTS, Cloud, Storm
-from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.service import until
 
 pytestmark = [
@@ -44,7 +41,7 @@ pytestmark = [
     ),
 ]
 
-HISTORIES = int(os.environ.get("CYBORG_TEST_HISTORIES", "30"))
+HISTORIES = int(os.environ.get("CYBORG_TEST_HISTORIES", "20"))
 SEED = int(os.environ.get("CYBORG_TEST_SEED", "1"))
 
 
@@ -60,14 +57,7 @@ def image(images: GlanceServer) -> str:
 
 
 @pytest.fixture
-def cloud(
-    conf: cfg.ConfigOpts,
-    database: sa.Engine,
-    database_url: str,
-    placement: PlacementServer,
-    image: str,
-    tmp_path: pathlib.Path,
-) -> Iterator[Cloud]:
+def cloud(conf, database, database_url, placement, image, tmp_path) -> Iterator[Cloud]:
     """Everything runs, and is on offer."""
     with messages.transport(conf, "rabbitmq"):
         rpc.configure(conf)

@@ -41,7 +41,7 @@ def test_in_any_order(fpgas: Fpgas, modes: tuple[str, str, str]) -> None:
     stateful.run_state_machine_as_test(
         History,
         settings=hypothesis.settings(
-            max_examples=int(examples or 8),
+            max_examples=int(examples or (8 if fpgas.on_sqlite else 4)),
             stateful_step_count=30,
             derandomize=examples is None,
             deadline=None,

@@ -255,16 +255,6 @@ def test_a_prepared_subsystem_lets_this_host_connect_until_it_is_cleaned(driver,
         assert found(driver)[2].deployables[0].prepared == ()
 
 
-def test_a_target_that_has_forgotten_its_hosts_is_prepared_again(driver, spdk) -> None:
-    handle = held(driver, 1)
-    driver.prepare(handle)
-    spdk.restart()
-    assert found(driver)[1].deployables[0].prepared == ()
-    driver.prepare(handle)
-    assert found(driver)[1].deployables[0].prepared == ("h",)
-    assert spdk.hosts(1) == [HOST]
-
-
 def test_a_guest_keeps_a_subsystem_that_ails(driver, spdk) -> None:
     handle = held(driver, 3)
     driver.prepare(handle)
@@ -349,13 +339,6 @@ def test_a_host_without_a_name_cannot_say_what_it_may_have(
         found(driver)
     hostnqn.write_text(f"{HOST}\n")
     assert len(found(driver)) == 3
-
-
-def test_a_target_is_reached_over_tcp_as_well(conf: cfg.ConfigOpts) -> None:
-    server = SpdkServer()
-    conf.set_override("rpc_address", server.address, group="nvmf_spdk")
-    assert len(found(nvmf_spdk.NvmfSpdkDriver(conf))) == 3
-    server.stop()
 
 
 @pytest.mark.parametrize("address", ["", "spdk.sock", "host", ":1", "host:", "host:x", "h:70000"])

@@ -148,15 +148,6 @@ def test_what_another_driver_means_more_exactly_is_left_to_it(conf):
     assert names(Parts(conf), host) == [VFS[1].address]
 
 
-def test_a_card_is_not_given_whole_while_another_driver_has_a_part_of_it(conf, caplog):
-    caplog.set_level("INFO")
-    host = contract.host_with([PF, *VFS])
-    host = contract.Host(pci=host.pci, foreign=frozenset({VFS[0].address}))
-
-    assert names(Cards(conf), host) == []
-    assert f"its virtual function {VFS[0].address} is another driver's" in caplog.text
-
-
 def test_a_virtual_function_that_is_excluded_is_not_offered_with_its_card(conf):
     spec = {"address": VFS[0].address, "exclude": True}
     conf.set_override("device_spec", [json.dumps(spec)], group="gpu_devices")
@@ -192,23 +183,24 @@ def test_a_virtual_function_that_the_operator_gave_a_type_may_be_given_out(conf)
     assert names(Each(conf), contract.host_with(functions, typed)) == list(PF.vfs)
 
 
-def test_a_card_is_not_given_whole_while_the_host_uses_a_part_of_it(conf):
+def test_a_card_is_not_given_whole_while_a_part_of_it_is_not_to_be_given(conf, caplog):
+    """Another driver has it, the operator keeps it, or the host uses it."""
+    caplog.set_level("INFO")
+    whole, part = contract.host_with([PF, *VFS]), VFS[0].address
+    foreign = replace(whole, foreign=frozenset({part}))
+
+    assert names(Cards(conf), foreign) == []
+    assert f"its virtual function {part} is another driver's" in caplog.text
+    keeping = listed(Cards, conf, {"address": part, "exclude": True})
+    assert names(keeping, whole) == []
+    assert names(keeping, contract.host_with([BARE])) == [PF.address]
+
     class Network(Cards):
         match = (pci.Match(vendor="10de"),)
 
-    vf = replace(VFS[0], class_code="020000")
-    used = {vf.address: "the host's network interface ens1 is on it"}
-
-    assert names(Network(conf), contract.host_with([PF, vf, VFS[1]], used=used)) == []
-    assert names(Network(conf), contract.host_with([BARE])) == [PF.address]
-
-
-def test_a_card_is_not_given_whole_while_the_operator_keeps_a_part_of_it(conf):
-    spec = {"address": VFS[0].address, "exclude": True}
-    conf.set_override("device_spec", [json.dumps(spec)], group="gpu_devices")
-
-    assert names(Cards(conf), contract.host_with([PF, *VFS])) == []
-    assert names(Cards(conf), contract.host_with([BARE])) == [PF.address]
+    nic = replace(VFS[0], class_code="020000")
+    used = {nic.address: "the host's network interface ens1 is on it"}
+    assert names(listed(Network, conf), contract.host_with([PF, nic, VFS[1]], used=used)) == []
 
 
 def test_what_the_host_uses_is_kept_and_the_reason_is_told_once(conf, caplog):

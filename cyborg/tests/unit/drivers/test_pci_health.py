@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from cyborg.drivers import base, pci
+from cyborg.drivers import pci
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.pci_functions import function
 
@@ -36,12 +36,8 @@ class Cards(pci.PciDriver):
     group = "gpu_devices"
 
 
-class Slots(pci.PciDriver):
-    match = Cards.match
-    type = "GPU"
-    resource_class = "PGPU"
+class Slots(Cards):
     expose = "slot"
-    group = "gpu_devices"
 
 
 def health(driver: pci.PciDriver, functions, files=None) -> list[str | None]:
@@ -122,15 +118,6 @@ def test_more_errors_are_no_news(conf):
     assert health(driver, [CARD], {"aer_dev_fatal": ERRORS.format(900, "FATAL")}) == [first]
 
 
-def test_another_card_in_its_place_has_functions_of_its_own(conf):
-    driver = Slots(conf)
-    second = function("0000:0c:00.1")
-    assert health(driver, [CARD, second]) == [None]
-
-    assert health(driver, [CARD]) == ["PCI function 0000:0c:00.1 is missing from the bus"]
-    assert health(driver, [function(CARD.address, device="2236")]) == [None]
-
-
 @pytest.mark.parametrize(
     ("option", "value", "files", "sentence"),
     [
@@ -176,6 +163,8 @@ def test_a_card_that_loses_a_function_ails_until_it_is_back(conf):
     assert health(driver, [CARD]) == [missing.format(second.address)]
     assert health(driver, [second]) == [missing.format(CARD.address)]
     assert health(driver, [CARD, second]) == [None]
+    # Another card in its place has functions of its own.
+    assert health(driver, [function(CARD.address, device="2236")]) == [None]
 
 
 def test_a_driver_adds_what_only_it_can_tell(conf):
@@ -195,8 +184,3 @@ def test_a_function_that_vanishes_meanwhile_is_missing(conf):
     later = contract.Host(pci=contract.snapshot([CARD], files))
 
     assert driver.health(device, later) == "PCI function 0000:0c:00.0 is missing from the bus"
-
-
-def test_the_layer_can_tell(conf):
-    assert isinstance(Cards(conf), base.HealthReporting)
-    assert isinstance(Cards(conf), base.Matching)

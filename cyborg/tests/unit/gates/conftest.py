@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import importlib
 import pathlib
 import runpy
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -52,15 +50,3 @@ def git(tmp_path: pathlib.Path) -> Callable[..., str]:
 
     run("init", "--quiet", "--initial-branch", "main")
     return run
-
-
-@pytest.fixture
-def benchmark_tool(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Imports a module of the benchmarks, by a name that may mean another in other tests."""
-    folder = REPOSITORY / "tools/benchmarks"
-    monkeypatch.syspath_prepend(folder)
-    for path in folder.glob("*.py"):
-        # Forgotten afterwards.
-        monkeypatch.setitem(sys.modules, path.stem, None)
-        del sys.modules[path.stem]
-    return importlib.import_module
