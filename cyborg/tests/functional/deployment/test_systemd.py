@@ -107,7 +107,12 @@ def settings(unit: pathlib.Path) -> dict[str, bool]:
     return {each["json_field"]: each["set"] for each in judged}
 
 
-def test_systemd_accepts_the_unit(unit: pathlib.Path) -> None:
+def _about(unit: pathlib.Path, told: str) -> list[str]:
+    """What was said of this unit; those of the machine may have faults of their own."""
+    return [line for line in told.splitlines() if unit.name in line]
+
+
+def test_the_unit_is_accepted_and_hardened(unit: pathlib.Path, request) -> None:
     verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", unit],
         capture_output=True,
@@ -116,17 +121,11 @@ def test_systemd_accepts_the_unit(unit: pathlib.Path) -> None:
         env=os.environ | {"SYSTEMD_LOG_LEVEL": "warning"},
     )
     assert (verified.returncode, _about(unit, verified.stderr)) == (0, [])
-
-
-def _about(unit: pathlib.Path, told: str) -> list[str]:
-    """What was said of this unit; those of the machine may have faults of their own."""
-    return [line for line in told.splitlines() if unit.name in line]
-
-
-def test_the_unit_is_hardened(unit: pathlib.Path, request: pytest.FixtureRequest) -> None:
     kind = request.node.callspec.params["unit"]
     judged = judge(unit, f"--threshold={MOST_EXPOSED.get(kind, OTHERS_EXPOSED)}")
     assert judged.returncode == 0, judged.stdout + judged.stderr
+    lines = unit.read_text().splitlines()
+    assert {"StateDirectory=cyborg", "LogsDirectory=cyborg", "ProtectSystem=strict"} <= set(lines)
 
 
 @pytest.mark.parametrize("unit", ["agent-sudo", "agent-both", "cyborg-agent"], indirect=True)
@@ -146,11 +145,6 @@ def test_the_kernels_log_is_shown_where_it_is_wanted(unit: pathlib.Path) -> None
     assert not shown["CapabilityBoundingSet_CAP_SYSLOG"]
     change = unit.parent / f"{unit.name}.d" / KERNEL_LOG
     assert "AmbientCapabilities=CAP_SYSLOG\n" in change.read_text()
-
-
-def test_each_unit_has_the_folders_that_it_writes_to(unit: pathlib.Path) -> None:
-    lines = unit.read_text().splitlines()
-    assert {"StateDirectory=cyborg", "LogsDirectory=cyborg", "ProtectSystem=strict"} <= set(lines)
 
 
 @pytest.mark.usefixtures("database")

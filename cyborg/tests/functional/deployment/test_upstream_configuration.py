@@ -75,6 +75,15 @@ def obsolete_of_the_file() -> set[tuple[str, str]]:
     return listed & options_of_the_file()
 
 
+def read(*files: pathlib.Path) -> cfg.ConfigOpts:
+    """The configuration of these files."""
+    conf = cfg.ConfigOpts()
+    cyborg_conf.register(conf)
+    named = [f"--config-file={file}" for file in files]
+    conf(named, project="cyborg", default_config_files=[], default_config_dirs=[])
+    return conf
+
+
 def test_every_option_is_read_or_known_to_mean_nothing() -> None:
     # The group as a whole is said to mean nothing.
     listed = {(group, name) for group, name in options_of_the_file() if group != "service_user"}
@@ -82,18 +91,14 @@ def test_every_option_is_read_or_known_to_mean_nothing() -> None:
 
 
 def test_nothing_of_the_file_is_taken_for_mistyped() -> None:
-    conf = cfg.ConfigOpts()
-    cyborg_conf.register(conf)
-    conf(["--config-file", str(FILE)], project="cyborg")
+    conf = read(FILE)
     unread = known_options.unread(conf)
     # The group as a whole is said to mean nothing.
     assert [sentence for sentence in unread if "[service_user]" not in sentence] == []
 
 
 def test_what_means_the_same_has_its_effect() -> None:
-    conf = cfg.ConfigOpts()
-    cyborg_conf.register(conf)
-    conf(["--config-file", str(FILE)], project="cyborg")
+    conf = read(FILE)
     assert conf.agent.report_interval == 17
     assert (conf.thread_pool_size, conf.bind_timeout) == (11, 71)
     assert conf.state_path == "/usr/lib/python3/dist-packages/cyborg/state"
@@ -111,9 +116,7 @@ def test_what_means_the_same_has_its_effect() -> None:
 
 
 def test_other_services_are_reached_at_their_internal_endpoints_first() -> None:
-    conf = cfg.ConfigOpts()
-    cyborg_conf.register(conf)
-    conf([], default_config_files=[])
+    conf = read()
     connected = connection.ServicesConnection(conf)
     listed = {
         group: {option.dest: option for option in options}
@@ -126,13 +129,9 @@ def test_other_services_are_reached_at_their_internal_endpoints_first() -> None:
         assert listed[group]["valid_interfaces"].default == ["internal", "public"]
 
 
-@pytest.mark.parametrize("file", [FILE, None])
-def test_what_means_nothing_is_named(file: pathlib.Path | None) -> None:
-    conf = cfg.ConfigOpts()
-    cyborg_conf.register(conf)
-    conf(["--config-file", str(file)] if file else [], default_config_files=[])
-    sentences = cyborg_conf.meaningless(conf)
-    wanted = obsolete_of_the_file() if file else set()
+def test_what_means_nothing_is_named() -> None:
+    assert list(cyborg_conf.meaningless(read())) == []
+    sentences, wanted = list(cyborg_conf.meaningless(read(FILE))), obsolete_of_the_file()
     assert len(sentences) == len(wanted)
     for group, name in wanted:
         (sentence,) = (text for text in sentences if f"[{group}] {name} " in text)

@@ -90,6 +90,38 @@ def test_a_second_signal_ends_the_process_at_once():
     assert child.wait(PATIENCE) == -signal.SIGTERM
 
 
+SIGNALLED = """
+import signal, sys, threading, time
+from cyborg import process
+
+class Part:
+    def start(self):
+        threading.Thread(target=self.work, daemon=True).start()
+    def work(self):
+        # By then the main thread sleeps; the kernel could have chosen this thread by itself.
+        time.sleep(1)
+        signal.pthread_kill(threading.get_ident(), int(sys.argv[1]))
+        time.sleep(600)
+    def stop(self):
+        print("stopped", flush=True)
+
+process.run([Part()])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_another_thread_gets_stops_the_process(number):
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED, str(int(number))],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
+
+
 class Steps:
     """A step that counts its calls and returns or raises what it is given."""
 
@@ -145,20 +177,8 @@ def logged(folder: pathlib.Path, say: Callable[[logging.Logger], None]) -> list[
     process.register_log(conf)
     file = folder / "log"
     conf(["--log-file", str(file)], default_config_files=[], default_config_dirs=[])
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
     process.set_up_log(conf)
-    try:
-        say(logging.getLogger("cyborg.test"))
-    finally:
-        for handler in root.handlers[:]:
-            if handler not in before:
-                root.removeHandler(handler)
-                handler.close()
-        for handler in before:
-            if handler not in root.handlers:
-                root.addHandler(handler)
-        root.setLevel(level)
+    say(logging.getLogger("cyborg.test"))
     return file.read_text().splitlines()
 
 

@@ -67,7 +67,5 @@ def test_a_feature_asks_for_its_microversion() -> None:
 
 def test_the_newest_is_the_one_of_this_release() -> None:
     assert str(versions.requested("latest")) == "2.4"
-
-
-def test_versions_are_ordered_as_numbers() -> None:
+    # Ordered as numbers.
     assert versions.Version(2, 10) > versions.Version(2, 9)

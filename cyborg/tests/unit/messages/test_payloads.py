@@ -21,12 +21,6 @@ def test_a_payload_is_on_the_wire_as_its_golden_file_says(name):
     golden = json.loads((DATA / f"{name}.json").read_text())
 
     assert json.loads(json.dumps(PAYLOADS[name].to_wire())) == golden
-
-
-@pytest.mark.parametrize("name", PAYLOADS)
-def test_the_golden_file_is_read_as_the_payload(name):
-    golden = json.loads((DATA / f"{name}.json").read_text())
-
     assert type(PAYLOADS[name]).from_wire(golden) == PAYLOADS[name]
 
 
@@ -82,19 +76,5 @@ def test_the_digest_is_of_what_is_said_not_of_when():
     later = dataclasses.replace(report(), started=report().started + 1, counter=8)
 
     assert later.digest() == report().digest()
-
-
-@pytest.mark.parametrize(
-    "change", [{"errors": {}}, {"node": "other"}, {"host": "other"}, {"devices": {}}]
-)
-def test_the_digest_changes_with_what_is_said(change):
-    assert dataclasses.replace(report(), **change).digest() != report().digest()
-
-
-@pytest.mark.parametrize("missing", ["host", "node", "started", "counter", "devices"])
-def test_data_that_is_no_report_is_refused(missing):
-    wire = report().to_wire()
-    del wire[missing]
-
-    with pytest.raises(rpc.Unreadable, match=f"lacks .{missing}"):
-        rpc.HostReport.from_wire(wire)
+    for change in ({"errors": {}}, {"node": "other"}, {"host": "other"}, {"devices": {}}):
+        assert dataclasses.replace(report(), **change).digest() != report().digest()

@@ -113,14 +113,17 @@ def test_a_connection_is_tried_again_only_if_configured(conf, monkeypatch) -> No
     assert seen == [0, 3]
 
 
-class _Together(http.server.BaseHTTPRequestHandler):
-    """Answers requests when as many are there as the barrier waits for."""
+class _Seen(http.server.BaseHTTPRequestHandler):
+    """Notes who asks it what, as a service or as a proxy, and with which credentials."""
 
     protocol_version = "HTTP/1.1"
-    barrier: ClassVar[threading.Barrier]
+    asked: ClassVar[list[tuple[str, str | None]]]
     peers: ClassVar[set[object]]
+    #: Answers come when as many requests are there.
+    barrier: ClassVar[threading.Barrier]
 
     def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers["Authorization"]))
         self.peers.add(self.client_address)
         self.barrier.wait(30)
         self.send_response(204)
@@ -130,44 +133,24 @@ class _Together(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_connections_of_many_threads_are_kept(conf: cfg.ConfigOpts) -> None:
-    _Together.barrier, _Together.peers = threading.Barrier(20), set()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Together)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_address[1]}"
-    conf.set_override("endpoint_override", url, "placement")
+@pytest.fixture
+def seen() -> Iterator[str]:
+    _Seen.asked, _Seen.peers, _Seen.barrier = [], set(), threading.Barrier(1)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Seen)
+    threading.Thread(target=server.serve_forever, args=[0.02], daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_connections_of_many_threads_are_kept(conf: cfg.ConfigOpts, seen: str) -> None:
+    _Seen.barrier = threading.Barrier(20)
+    conf.set_override("endpoint_override", seen, "placement")
     proxy = clients.proxy(conf, "placement")
     with futures.ThreadPoolExecutor(20) as pool:
         for _ in range(3):
             assert all(pool.map(lambda _number: proxy.get("/").ok, range(20)))
-    server.shutdown()
-    server.server_close()
-    assert len(_Together.peers) == 20
-
-
-class _Seen(http.server.BaseHTTPRequestHandler):
-    """Notes what it is asked, as a service or as a proxy, and with which credentials."""
-
-    protocol_version = "HTTP/1.1"
-    asked: ClassVar[list[tuple[str, str | None]]]
-
-    def do_GET(self) -> None:
-        self.asked.append((self.path, self.headers["Authorization"]))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_given: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def seen() -> Iterator[str]:
-    _Seen.asked = []
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Seen)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    assert len(_Seen.peers) == 20
 
 
 def test_the_environment_is_read_once_for_each_server(conf, seen, monkeypatch) -> None:

@@ -25,16 +25,12 @@ def test_what_placement_says_is_told() -> None:
     assert str(told).endswith("409 to PUT /traits/X: No such trait(s): CUSTOM_X.")
 
 
-@pytest.mark.parametrize("code", [[], {}, None, 7])
-def test_an_odd_code_is_a_refusal(code: Any) -> None:
-    assert isinstance(refusal("x", code), client.RequestRefused)
-
-
 def test_a_long_or_forged_text_is_short_and_on_one_line() -> None:
     assert len(str(refusal("x" * 3_000_000))) < 1200
     assert str(refusal("a\x1b[31m\x00b\nc")).endswith(": a?[31m?b c")
 
 
-@pytest.mark.parametrize("detail", [None, 7, ["x"]])
-def test_an_odd_text_is_no_fault_of_ours(detail: Any) -> None:
-    assert isinstance(refusal(detail), client.RequestRefused)
+@pytest.mark.parametrize("odd", [[], {}, None, 7, ["x"]])
+def test_an_odd_text_or_code_is_no_fault_of_ours(odd: Any) -> None:
+    assert isinstance(refusal(odd), client.RequestRefused)
+    assert isinstance(refusal("x", odd), client.RequestRefused)
