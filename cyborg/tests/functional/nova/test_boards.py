@@ -41,7 +41,7 @@ OFS = {
         for _number in range(2)
     ],
 }
-GRAPHICS = {"card": "t4", "mdev": None, "group": "graphics", "functions": [SOUND]}
+GRAPHICS = {"card": "t4", "name": "t4", "mdev": None, "group": "graphics", "functions": [SOUND]}
 
 
 def addresses(cards: list[Any], name: str) -> list[str]:
@@ -87,66 +87,63 @@ def hgx(start_layouts: Any) -> LayoutsSite:
     return site
 
 
-def test_each_guest_has_every_function_of_its_board_once(hgx, compute) -> None:
-    guests = {}
+def test_each_guest_has_every_function_of_its_board_once(hgx, compute: Compute) -> None:
+    assert hgx.deployable("board_one")["num_accelerators"] == 6
+    # No profile has a part of a board.
+    for functions in (1, 5, 7):
+        profile = compute.make_profile(whole("CUSTOM_ONE", functions))
+        assert compute.schedule(profile, models.new_uuid()) is None, functions
+    guests, instances = {}, {}
     for board in ("one", "two"):
         profile = compute.make_profile(whole(f"CUSTOM_{board.upper()}", 6))
-        instance = models.new_uuid()
-        guests[board] = in_guest(compute, compute.boot(profile, instance))
+        instances[profile] = models.new_uuid()
+        guests[board] = in_guest(compute, compute.boot(profile, instances[profile]))
         # Of a board nothing is left for anybody else.
         assert compute.schedule(profile, models.new_uuid()) is None
 
     for board, functions in guests.items():
         assert sorted(functions) == addresses(HGX, board)
     assert not set(guests["one"]) & set(guests["two"])
-
-
-def test_a_profile_cannot_have_a_part_of_a_board(hgx: LayoutsSite, compute: Compute) -> None:
-    assert hgx.deployable("board_one")["num_accelerators"] == 6
-
-    for functions in (1, 5, 7):
-        profile = compute.make_profile(whole("CUSTOM_ONE", functions))
-        assert compute.schedule(profile, models.new_uuid()) is None, functions
-
-
-def test_a_board_comes_back_as_a_whole(hgx: LayoutsSite, compute: Compute) -> None:
-    profile, instance = compute.make_profile(whole("CUSTOM_ONE", 6)), models.new_uuid()
-    before = in_guest(compute, compute.boot(profile, instance))
-
-    compute.delete(instance)
+    # It comes back as a whole.
+    compute.delete(instances[profile])
     hgx.site.hurry(hgx.site.idle)
-
     after = in_guest(compute, compute.boot(profile, models.new_uuid()))
-    assert sorted(after) == sorted(before) == addresses(HGX, "one")
+    assert sorted(after) == addresses(HGX, "two")
 
 
-def test_a_graphics_card_comes_with_its_sound_function(start_layouts, compute) -> None:
-    text = '[pci]\ndevice_spec = {"vendor_id": "10de", "board": "b", "resource_class": "PGPU"}\n'
-    site: LayoutsSite = start_layouts([GRAPHICS], "pci_driver", text)
-    card = site.host.card("t4")
+#: Cards, their driver and its options; what is asked for, and the functions that come together.
+#: The first one of a card of the Open FPGA Stack stays the host's, which manages it by that.
+TOGETHER: dict[str, tuple[dict[str, Any], str, str, dict[str, str], tuple[int, ...]]] = {
+    "a graphics card with its sound": (
+        GRAPHICS,
+        "pci_driver",
+        '[pci]\ndevice_spec = {"vendor_id": "10de", "board": "b", "resource_class": "PGPU"}\n',
+        whole("PGPU", 2),
+        (0, 1),
+    ),
+    "an Alveo card": (
+        {"card": "u250", "name": "u250"},
+        "xilinx_fpga_driver",
+        "",
+        {"resources:FPGA": "1", "trait:CUSTOM_FPGA_XILINX": "required"},
+        (0, 1),
+    ),
+    "an OFS card": (
+        OFS,
+        "pci_driver",
+        "[pci]\n" + board_spec("{card}1", "ofs") + board_spec("{card}2", "ofs"),
+        whole("CUSTOM_OFS", 2),
+        (1, 2),
+    ),
+}
 
-    arqs = compute.boot(compute.make_profile(whole("PGPU", 2)), models.new_uuid())
 
-    assert sorted(in_guest(compute, arqs)) == [card, f"{card[:-1]}1"]
-
-
-def test_both_functions_of_an_alveo_card_come_together(start_layouts, compute) -> None:
-    site: LayoutsSite = start_layouts([{"card": "u250"}], "xilinx_fpga_driver", "")
-    card = site.host.card("u250")
-    group = {"resources:FPGA": "1", "trait:CUSTOM_FPGA_XILINX": "required"}
+@pytest.mark.parametrize("case", TOGETHER)
+def test_functions_of_a_card_come_together(start_layouts, compute: Compute, case: str) -> None:
+    shown, driver, text, group, functions = TOGETHER[case]
+    card = addresses([shown], shown["name"])[0][:-1]
+    start_layouts([shown], driver, text.replace("{card}", card))
 
     arqs = compute.boot(compute.make_profile(group), models.new_uuid())
 
-    assert sorted(in_guest(compute, arqs)) == [card, f"{card[:-1]}1"]
-
-
-def test_two_functions_of_an_ofs_card_come_together(start_layouts, compute) -> None:
-    """The first one stays the host's, which manages the card by it."""
-    card = addresses([OFS], "ofs")[0]
-    both = [f"{card[:-1]}{number}" for number in (1, 2)]
-    text = "".join(board_spec(address, "ofs") for address in both)
-    start_layouts([OFS], "pci_driver", f"[pci]\n{text}")
-
-    arqs = compute.boot(compute.make_profile(whole("CUSTOM_OFS", 2)), models.new_uuid())
-
-    assert sorted(in_guest(compute, arqs)) == both
+    assert sorted(in_guest(compute, arqs)) == [f"{card}{number}" for number in functions]

@@ -6,14 +6,13 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, profiles, work
-from cyborg.arqs import bind_requests, binding, service
+from cyborg import db, work
+from cyborg.arqs import binding, service
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.function_pools import capacity, pools
 from cyborg.handles import release
 from cyborg.programming import operations
-from cyborg.tests import hosts
 from cyborg.tests.boots import target
 from cyborg.tests.bound_groups import ask
 from cyborg.tests.fpgas import pool_spec
@@ -34,12 +33,8 @@ def test_a_region_is_offered_again_after_the_next_report(programmed, letter) -> 
 
     assert programmed.cloud.look().records[card.name].function is None
     assert programmed.cloud.free(card) == 0
-    name = models.new_uuid()
-    profiles.create_profile(name=name, groups=[{"resources:FPGA": "1"}], description=None)
-    (arq,) = service.create(programmed.cloud.ctx, name)
-    where = bind_requests.BindTarget(
-        hostname=hosts.ROOT, device_rp_uuid=card.provider, consumer_uuid=name
-    )
+    (arq,) = service.create(programmed.cloud.ctx, "any")
+    where = target(models.new_uuid(), device_rp_uuid=card.provider)
     with pytest.raises(errors.Conflict, match="not reported since a write of it failed"):
         binding.request_changes(programmed.cloud.ctx, {arq.uuid: where}, [])
 
@@ -62,7 +57,9 @@ def test_it_can_be_programmed_without_a_report(programmed: Machine) -> None:
     programmed.come_to_rest()
 
 
-def leave(programmed: Machine, instance: str) -> None:
+def leave(programmed: Machine, arq: str) -> None:
+    """The guest of the ARQ is deleted."""
+    instance = str(service.get_arq(programmed.cloud.ctx, arq).consumer_uuid)
     release.delete_instance_arqs(programmed.cloud.ctx, instance)
     programmed.cloud.placement.release(instance)
 
@@ -74,10 +71,9 @@ def start_and_leave_in_the_middle_of_the_write(programmed: Machine, card: Fpga) 
     # It has its handle before the write begins, whichever work is due first.
     while cloud.do_one([work.BIND]):
         pass
-    instance = str(service.get_arq(cloud.ctx, arq).consumer_uuid)
 
     def happen() -> None:
-        leave(programmed, instance)
+        leave(programmed, arq)
         cloud.agent = "is away"
 
     cloud.meanwhile = happen
@@ -115,9 +111,8 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_after_a_failed_write(
     cloud, card = programmed.cloud, programmed.cards["c"]
     cloud.agent = "fails"
     arq = ask(programmed, card, **{"accel:function_id": "zip"})
-    instance = str(service.get_arq(cloud.ctx, arq).consumer_uuid)
     if leaves == "during the write":
-        cloud.meanwhile = lambda: leave(programmed, instance)
+        cloud.meanwhile = lambda: leave(programmed, arq)
     programmed.let_time_pass()
     card.image = IMAGES["zip-1"] if left else ""
     programmed.report(works=True)
@@ -126,7 +121,7 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_after_a_failed_write(
     assert cloud.free(card) == 0
 
     if leaves == "after it":
-        leave(programmed, instance)
+        leave(programmed, arq)
         assert cloud.free(card) == 0
     programmed.look()
     cloud.agent = "works"
@@ -143,13 +138,12 @@ def test_a_card_is_offered_while_a_handle_is_cleaned_though_a_write_of_it_was_re
     cloud, card = programmed.cloud, programmed.cards["c"]
     cloud.agent = "fails at the start"
     arq = ask(programmed, card, **{"accel:function_id": "zip"})
-    instance = str(service.get_arq(cloud.ctx, arq).consumer_uuid)
 
     programmed.let_time_pass()
 
     assert cloud.look().records[card.name].function == "aes"
     assert cloud.free(card) == card.handles - 1
-    leave(programmed, instance)
+    leave(programmed, arq)
     programmed.let_time_pass()
     assert cloud.free(card) == card.handles - 1
 
@@ -164,7 +158,7 @@ def leave_while_it_is_restored(
     cloud = programmed.cloud
     arqs = [ask(programmed, card, **{"accel:function_id": "aes"}) for _ in range(1 + others)]
     programmed.let_time_pass()
-    leaving, *staying = [str(service.get_arq(cloud.ctx, arq).consumer_uuid) for arq in arqs]
+    leaving, *staying = arqs
 
     def happen() -> None:
         leave(programmed, leaving)
@@ -188,11 +182,11 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_while_it_
     assert cloud.free(card) == (card.handles - 1 if others else 0)
 
     # Who was served in the end leaves like any other.
-    for instance in staying:
+    for arq in staying:
         cloud.agent = "works"
         programmed.let_time_pass()
         cloud.agent = "is away"
-        leave(programmed, instance)
+        leave(programmed, arq)
         programmed.let_time_pass()
         assert cloud.free(card) == card.handles - 1
     cloud.agent = "works"
@@ -210,7 +204,7 @@ def test_nothing_is_written_for_who_has_left_before_it_began(programmed) -> None
     assert [each.state for each in operations.list_operations()][-1] == "reserving"
     cloud.agent = "is away"
 
-    leave(programmed, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
+    leave(programmed, arq)
     programmed.let_time_pass()
 
     assert operations.list_operations()[-1].error == "Nobody waits for it any more."
@@ -229,7 +223,7 @@ def test_a_card_is_reserved_while_a_handle_is_cleaned_that_was_taken_during_the_
     def happen() -> None:
         cloud.do_one([work.BIND])
         assert cloud.number_of(arq) is not None
-        leave(programmed, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
+        leave(programmed, arq)
         cloud.agent = "is away"
 
     cloud.meanwhile = happen
@@ -251,7 +245,7 @@ def test_what_was_left_of_an_earlier_write_is_minded_though_the_next_one_was_ref
     cloud.agent = "fails at the start"
     programmed.report(works=True)
     cloud.agent = "is away"
-    leave(programmed, str(service.get_arq(cloud.ctx, staying).consumer_uuid))
+    leave(programmed, staying)
     programmed.let_time_pass()
     programmed.report(works=True)
 
@@ -264,7 +258,7 @@ def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_had_it(progr
     arq = ask(programmed, card, **{"accel:function_id": "zip"})
     programmed.let_time_pass()
     cloud.agent = "is away"
-    leave(programmed, str(service.get_arq(cloud.ctx, arq).consumer_uuid))
+    leave(programmed, arq)
     programmed.let_time_pass()
 
     assert cloud.free(card) == card.handles - 1

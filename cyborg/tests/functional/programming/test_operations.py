@@ -248,14 +248,14 @@ def test_clients_in_the_field_are_answered_when_it_is_done(dynamic: Card) -> Non
     assert (answer.status_code, answer.json()["bitstream_id"]) == (200, image)
     assert patch(image).status_code == 200
     assert patch(models.new_uuid()).status_code == 400
-    site.fail("program")
-    answer = patch(other)
-    assert (answer.status_code, "out of order" in answer.text) == (502, True)
-    site.obey()
     consumer = models.new_uuid()
     site.placement.allocate(consumer, RP, FPGA=1)
     assert patch(other).status_code == 409
     site.placement.release(consumer)
+    site.fail("program")
+    answer = patch(other)
+    assert (answer.status_code, "out of order" in answer.text) == (502, True)
+    site.obey()
     # It does not wait for good.
     site.conf.set_override("answer_timeout", 1, group="programming")
     site.hang("program")

@@ -22,6 +22,13 @@ def lose(programmed: Machine, card: Fpga) -> None:
     programmed.report(works=True)
 
 
+def write_by_hand(programmed: Machine, card: Fpga) -> None:
+    """Somebody else has written it; Placement knows nothing of that yet."""
+    card.lose()
+    card.image = IMAGES["zip-1"]
+    programmed.report(works=True)
+
+
 @pytest.mark.parametrize("letter", "bc")
 def test_who_requires_the_trait_is_not_bound_to_what_has_lost_it(programmed, letter) -> None:
     card = programmed.cards[letter]
@@ -39,11 +46,7 @@ def test_who_forbids_the_trait_is_not_bound_to_what_has_it_by_now(programmed: Ma
     card = programmed.cards["b"]
     arq = ask(programmed, card, **{ZIP: "forbidden"})
 
-    card.lose()
-    # Somebody else has written it; Placement knows nothing of that yet.
-    card.lose()
-    card.image = IMAGES["zip-1"]
-    programmed.report(works=True)
+    write_by_hand(programmed, card)
 
     state, reason = read(programmed, arq)
     assert state == "BindFailed"
@@ -65,44 +68,38 @@ def test_who_asks_for_the_function_as_well_has_it_programmed_again(programmed, a
     programmed.come_to_rest()
 
 
-def test_a_trait_that_goes_with_the_programming_cannot_be_required(programmed: Machine) -> None:
-    with pytest.raises(errors.Invalid, match="is required, which goes with what it runs now"):
-        ask(programmed, programmed.cards["b"], **{AES: "required", "accel:function_id": "zip"})
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({AES: "required"}, "is required, which goes with what it runs now"),
+        ({ZIP: "forbidden"}, "is forbidden, which comes with what"),
+    ],
+)
+def test_a_trait_that_changes_with_the_programming_is_refused(programmed, asked, sentence) -> None:
+    with pytest.raises(errors.Invalid, match=sentence):
+        ask(programmed, programmed.cards["b"], **{"accel:function_id": "zip"} | asked)
 
 
 @pytest.mark.parametrize(
-    "asked", [{"accel:function_name": "Zip"}, {"accel:bitstream_id": IMAGES["zip-1"]}]
+    ("asked", "said"),
+    [
+        ({AES: "required", "accel:function_name": "Zip"}, f"{AES} is required."),
+        ({AES: "required", "accel:bitstream_id": IMAGES["zip-1"]}, f"{AES} is required."),
+        ({ZIP: "forbidden", "accel:function_name": "Zip"}, f"{ZIP} is forbidden."),
+    ],
 )
-def test_an_image_that_does_not_give_the_trait_is_not_written(programmed, asked) -> None:
+def test_an_image_that_does_not_give_the_traits_is_not_written(programmed, asked, said) -> None:
     """Whoever asked for it was not told, as nobody but a conductor reached Glance."""
     card = programmed.cards["b"]
-    arq = ask(programmed, card, **{AES: "required"}, **asked)
+    arq = ask(programmed, card, **asked)
 
     programmed.let_time_pass()
 
     assert card.image == IMAGES["aes-1"]
-    trait = AES.replace(":", " ")
     state, reason = read(programmed, arq)
     assert state == "BindFailed"
-    assert (reason or "").endswith(f"does not give what is asked for: {trait} is required.")
+    assert (reason or "").endswith(f"does not give what is asked for: {said.replace(':', ' ')}")
     programmed.come_to_rest()
-
-
-def test_who_forbids_the_trait_of_the_image_does_not_get_it(programmed: Machine) -> None:
-    card = programmed.cards["b"]
-    arq = ask(programmed, card, **{ZIP: "forbidden", "accel:function_name": "Zip"})
-
-    programmed.let_time_pass()
-
-    assert card.image == IMAGES["aes-1"]
-    state, reason = read(programmed, arq)
-    assert state == "BindFailed"
-    assert "is forbidden" in (reason or "")
-
-
-def test_who_forbids_the_trait_of_the_function_is_refused(programmed: Machine) -> None:
-    with pytest.raises(errors.Invalid, match="is forbidden, which comes with what"):
-        ask(programmed, programmed.cards["b"], **{ZIP: "forbidden", "accel:function_id": "zip"})
 
 
 @pytest.mark.parametrize("letter", "bc")
@@ -138,10 +135,7 @@ def test_another_trait_may_be_misread_while_the_card_is_written(
 @pytest.mark.parametrize("letter", "bc")
 def test_what_a_guest_required_is_put_back_whoever_wrote_it(programmed, letter) -> None:
     card = programmed.cards[letter]
-    # Somebody else has written it; Placement knows nothing of that yet.
-    card.lose()
-    card.image = IMAGES["zip-1"]
-    programmed.report(works=True)
+    write_by_hand(programmed, card)
     assert programmed.cloud.look().records[card.name].image is None
     arq = ask(programmed, card, **{ZIP: "required"})
     programmed.let_time_pass()
@@ -156,10 +150,7 @@ def test_what_a_guest_required_is_put_back_whoever_wrote_it(programmed, letter) 
 
 def test_what_a_guest_forbids_is_not_put_back(programmed: Machine) -> None:
     card = programmed.cards["b"]
-    # Somebody else has written it; Placement knows nothing of that yet.
-    card.lose()
-    card.image = IMAGES["zip-1"]
-    programmed.report(works=True)
+    write_by_hand(programmed, card)
     arq = ask(programmed, card, **{AES: "forbidden"})
     programmed.let_time_pass()
     assert read(programmed, arq) == ("Bound", None)
