@@ -106,12 +106,6 @@ class Process:
             self._process.kill()
             self._process.join()
 
-    def terminate(self) -> None:
-        """Ask it to end, and wait."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.join()
-
     def stop(self) -> None:
         """Suspend it."""
         self._signal(signal.SIGSTOP)
@@ -119,10 +113,6 @@ class Process:
     def go_on(self) -> None:
         """Resume it."""
         self._signal(signal.SIGCONT)
-
-    def is_alive(self) -> bool:
-        """Whether it has not ended."""
-        return self._process is not None and self._process.is_alive()
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None

@@ -6,7 +6,6 @@ MariaDB, uWSGI, two conductors and an agent, each a process of its own.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import pathlib
 from collections.abc import Iterator
@@ -121,7 +120,60 @@ def _bound(cyborg: Deployment, instance: str) -> bool:
     return {arq["state"] for arq in arqs} == {"Bound"}
 
 
-def test_a_life_on_quorum_queues_and_tls(cyborg, vhost, sink, placement) -> None:
+def _owner() -> str:
+    """The conductor that holds a host step at present, or nothing."""
+    with db.reader() as session:
+        owner = session.scalar(
+            sa.select(models.Work.owner).where(models.Work.kind == work.HOST_STEP)
+        )
+    return owner.partition("/")[0] if owner else ""
+
+
+def _assert_work_is_handed_back(cyborg: Deployment, control: pathlib.Path) -> None:
+    """By a conductor that is stopped, to the other one."""
+    control.write_text(json.dumps({"prepare": {"hang": True}}))
+    prepared = cyborg.log(HOST).count("Fake prepare")
+    instance, _arqs = _bind(cyborg)
+    # Before the agent can be reached, conductors try in vain and give the step back.
+    wait_for("the step", lambda: cyborg.log(HOST).count("Fake prepare") > prepared)
+    first = wait_for("a conductor with a host step", _owner)
+    (other,) = set(CONDUCTORS) - {first}
+    cyborg.terminate(first)
+    # Its lease would not have ended: it is renewed while the step runs.
+    cyborg.wait(first)
+    assert "Giving back 1 unfinished pieces of work" in cyborg.log(first)
+    wait_for("the other conductor", lambda: _owner() == other)
+    control.write_text("{}")
+    wait_for("the bind", lambda: _bound(cyborg, instance))
+
+
+def _assert_nobody_is_trusted(cyborg: Deployment, refusal: str, **options: str) -> None:
+    """A conductor with these options has found that the broker is another."""
+    cyborg.start("stranger", "cyborg-conductor", **options)
+    wait_for("the refusal", lambda: refusal in cyborg.log("stranger"))
+    cyborg.terminate("stranger")
+    cyborg.wait("stranger")
+
+
+def _assert_other_brokers_are_not_trusted(
+    cyborg: Deployment, vhost: str, authority: tls.Authority, folder: pathlib.Path
+) -> None:
+    """One that somebody else has signed, and a host that has a certificate of the same."""
+    wrong = str(tls.Authority(folder, "stranger.pem").file)
+    refusal = "CERTIFICATE_VERIFY_FAILED"
+    _assert_nobody_is_trusted(cyborg, refusal, oslo_messaging_rabbit__ssl_ca_file=wrong)
+    plain = sa.make_url(vhost)
+    user, virtual = f"{plain.username}:{plain.password}", plain.database
+    with tls.in_front_of(plain.port or 0, authority.server_context("host.example")) as port:
+        node = f"{user}@127.0.0.1:{port}"
+        for nodes in (node, f"{node},{node}"):
+            url = f"rabbit://{nodes}/{virtual}"
+            _assert_nobody_is_trusted(cyborg, "IP address mismatch", DEFAULT__transport_url=url)
+
+
+def test_a_life_on_quorum_queues_and_tls(
+    cyborg, vhost, sink, placement, control, authority, tmp_path
+) -> None:
     request_id = f"req-{models.new_uuid()}"
     instance, arqs = _bind(cyborg, 4, **{"X-OpenStack-Request-ID": request_id})
     wait_for("the bind", lambda: _bound(cyborg, instance))
@@ -159,6 +211,8 @@ def test_a_life_on_quorum_queues_and_tls(cyborg, vhost, sink, placement) -> None
     gone = cyborg.ask("DELETE", f"/v2/accelerator_requests?instance={instance}")
     assert gone.status_code == 204
     wait_for("the handles", lambda: _hurry() and placement.offered(RP)["FPGA"] == (16, 0))
+    _assert_other_brokers_are_not_trusted(cyborg, vhost, authority, tmp_path)
+    _assert_work_is_handed_back(cyborg, control)
     for name in (*CONDUCTORS, HOST, "api"):
         cyborg.terminate(name)
     assert [cyborg.wait(name) for name in (*CONDUCTORS, HOST, "api")] == [0, 0, 0, 0]
@@ -202,54 +256,3 @@ def test_each_line_of_every_log_is_an_object_that_names_its_request(
     assert len({record["process"] for record in of_request}) >= 3
     assert any(record["levelname"] == "WARNING" for record in of_request)
     cyborg.start("conductor-3", "cyborg-conductor")
-
-
-def _owner() -> str:
-    """The conductor that holds a host step at present, or nothing."""
-    with db.reader() as session:
-        owner = session.scalar(
-            sa.select(models.Work.owner).where(models.Work.kind == work.HOST_STEP)
-        )
-    return owner.partition("/")[0] if owner else ""
-
-
-def test_a_conductor_that_is_stopped_hands_its_work_back(cyborg, control) -> None:
-    control.write_text(json.dumps({"prepare": {"hang": True}}))
-    instance, _arqs = _bind(cyborg)
-    # Before the agent can be reached, conductors try in vain and give the step back.
-    wait_for("the step", lambda: "Fake prepare" in cyborg.log(HOST))
-    first = wait_for("a conductor with a host step", _owner)
-    (other,) = set(CONDUCTORS) - {first}
-    cyborg.terminate(first)
-    # Its lease would not have ended: it is renewed while the step runs.
-    cyborg.wait(first)
-    assert "Giving back 1 unfinished pieces of work" in cyborg.log(first)
-    wait_for("the other conductor", lambda: _owner() == other)
-    control.write_text("{}")
-    wait_for("the bind", lambda: _bound(cyborg, instance))
-
-
-def test_a_broker_that_somebody_else_has_signed_is_not_trusted(cyborg, tmp_path) -> None:
-    stranger = tls.Authority(tmp_path, "stranger.pem")
-    wrong = {"oslo_messaging_rabbit__ssl_ca_file": str(stranger.file)}
-    cyborg.start("conductor-3", "cyborg-conductor", **wrong)
-    wait_for("the refusal", lambda: "CERTIFICATE_VERIFY_FAILED" in cyborg.log("conductor-3"))
-
-
-def _is_refused(cyborg: Deployment, name: str) -> bool:
-    """Whether the service has found that the broker has another name."""
-    return "IP address mismatch" in cyborg.log(name)
-
-
-def test_a_broker_of_another_name_is_not_trusted(cyborg, vhost, authority) -> None:
-    """Such as a host to which the same authority has given a certificate."""
-    plain = sa.make_url(vhost)
-    user, virtual = f"{plain.username}:{plain.password}", plain.database
-    with tls.in_front_of(plain.port or 0, authority.server_context("host.example")) as port:
-        node = f"{user}@127.0.0.1:{port}"
-        for number, nodes in enumerate((node, f"{node},{node}")):
-            name, url = f"conductor-{4 + number}", f"rabbit://{nodes}/{virtual}"
-            cyborg.start(name, "cyborg-conductor", DEFAULT__transport_url=url)
-            wait_for("the refusal", functools.partial(_is_refused, cyborg, name))
-            cyborg.terminate(name)
-            cyborg.wait(name)

@@ -84,44 +84,33 @@ def test_what_the_first_process_left_the_second_goes_on_with(tmp_path, sink) -> 
         assert site.stop() == 0
 
 
-def test_the_command_says_one_line_and_ends_on_ctrl_c(tmp_path: pathlib.Path) -> None:
+def test_the_command_says_one_line_ends_on_ctrl_c_and_shows_nobody_its_databases(tmp_path) -> None:
     proxy = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "", "NO_PROXY": ""}
     site = Site(tmp_path)
-    with subprocess.Popen(
-        [BIN / "cyborg-standalone", *site.arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | proxy,
-    ) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        # The device is in Placement, so no proxy came between.
-        site.prepare()
-        assert site.ask("GET", f"/placement/resource_providers/{RP}")["uuid"] == RP
-        process.send_signal(signal.SIGINT)
-        rest = process.stdout.read()
-    assert line == f"Cyborg is ready: {site.url}/v2 (state in {tmp_path})\n"
-    assert (rest, process.returncode) == ("", 0)
-
-
-def test_no_other_user_reads_the_databases(tmp_path: pathlib.Path) -> None:
-    site = Site(tmp_path)
     tmp_path.chmod(0o777)
-    for _ in range(2):
+    for is_new in (True, False):
         with subprocess.Popen(
             [BIN / "cyborg-standalone", *site.arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            text=True,
+            env=os.environ | proxy,
             umask=0,
         ) as process:
             try:
                 assert process.stdout is not None
-                process.stdout.readline()
-                site.prepare()
+                line = process.stdout.readline()
+                if is_new:
+                    site.prepare()
+                # The device is in Placement, so no proxy came between.
+                assert site.ask("GET", f"/placement/resource_providers/{RP}")["uuid"] == RP
                 modes = {each.name: each.stat().st_mode for each in tmp_path.glob("*.sqlite*")}
+                process.send_signal(signal.SIGINT)
+                rest = process.stdout.read()
             finally:
                 process.kill()
+        assert line == f"Cyborg is ready: {site.url}/v2 (state in {tmp_path})\n"
+        assert (rest, process.returncode) == ("", 0)
         # The log and its index are there while somebody is connected.
         assert {standalone.DATABASE, local.DATABASE} <= modes.keys()
         assert {oct(mode & 0o777) for mode in modes.values()} == {"0o600"}, modes

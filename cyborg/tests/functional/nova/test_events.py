@@ -43,15 +43,11 @@ def test_422_is_tried_again_until_bind_timeout(bound, conf, sink) -> None:
     assert engine.pending() == {}
 
 
-def test_nobody_is_warned_while_nova_has_no_host_yet(site, sink, caplog) -> None:
+def test_nobody_is_warned_while_nova_has_no_host_yet(site, ctx, sink, caplog) -> None:
     caplog.set_level(logging.INFO)
     site.start()
     sink.answer = 422
-    site.call("POST", "/device_profiles", [{"name": "p", "groups": [{"resources:FPGA": "1"}]}])
-    (arq,) = site.call("POST", "/accelerator_requests", {"device_profile_name": "p"})["arqs"]
-    target = {"hostname": "host-1", "device_rp_uuid": RP, "instance_uuid": models.new_uuid()}
-    patch = [{"path": f"/{key}", "op": "add", "value": value} for key, value in target.items()]
-    site.call("PATCH", "/accelerator_requests", {arq["uuid"]: patch})
+    boots.bind(ctx, boots.arqs(ctx), models.new_uuid(), device_rp_uuid=RP)
     waiting = "Nova has no host for instance"
     until(lambda: any(waiting in record.getMessage() for record in caplog.records))
     sink.answer = 200

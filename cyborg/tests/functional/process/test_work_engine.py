@@ -25,7 +25,7 @@ from cyborg.tests.functional.process.work_conductor import JOURNAL
 
 pytestmark = pytest.mark.slow
 
-KEYS = [f"key-{number}" for number in range(1000)]
+KEYS = [f"key-{number}" for number in range(400)]
 SLOW = [f"slow-{number}" for number in range(4)]
 #: Seconds that take ten on an idle machine.
 TIMEOUT = 300
@@ -98,9 +98,9 @@ def _assert_nothing_lost_nor_doubled(journal: dict[str, list[tuple[str, str]]]) 
 @pytest.mark.every_database
 def test_nothing_is_lost_and_nothing_runs_twice_at_once(database, conductors) -> None:
     JOURNAL.create(db.engine())
-    _want(KEYS[:500] + SLOW)
+    _want(KEYS[:200] + SLOW)
     first, second = conductors("ahead", 3600.0), conductors("behind", -3600.0)
-    _want(KEYS[500:])
+    _want(KEYS[200:])
     for round_ in range(5):
         # Wanted again while claimed, while running and while finishing.
         for part in range(10):

@@ -45,65 +45,47 @@ def health(driver: pci.PciDriver, functions, files=None) -> list[str | None]:
     return [driver.health(device, host) for device in driver.discover(host)]
 
 
+OF = "PCI function 0000:0c:00.0"
+NO_SLOT = {"../max_link_width": None, "../max_link_speed": None}
+NARROW_SLOT = {"../max_link_width": 8, "../max_link_speed": "8"}
+
+
+def link(**now: object) -> dict[str, object]:
+    return {**LINK, **{f"current_link_{key}": value for key, value in now.items()}}
+
+
+def fatal(count: int) -> dict[str, object]:
+    return {"aer_dev_fatal": ERRORS.format(count, "FATAL")}
+
+
+def nonfatal(count: int) -> dict[str, object]:
+    return {"aer_dev_nonfatal": ERRORS.format(count, "NONFATAL")}
+
+
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
         ({}, None),
         (LINK, None),
-        ({**LINK, "current_link_speed": "2.5 GT/s PCIe"}, None),
+        (link(speed="2.5 GT/s PCIe"), None),
         (NO_LINK, None),
         ({**NO_LINK, "max_link_width": 0}, None),
         (dict.fromkeys(NO_LINK, ""), None),
-        (
-            {
-                **LINK,
-                "current_link_width": 8,
-                "../max_link_width": None,
-                "../max_link_speed": None,
-            },
-            None,
-        ),
-        (
-            {**LINK, "current_link_width": 4},
-            "The link of PCI function 0000:0c:00.0 has 4 lanes of 16",
-        ),
-        ({**LINK, "current_link_speed": "Unknown"}, None),
-        ({**LINK, "current_link_speed": ""}, None),
-        ({**LINK, "current_link_width": 8, "../max_link_width": 8, "../max_link_speed": "8"}, None),
-        (
-            {**LINK, "current_link_width": 63, "current_link_speed": "Unknown"},
-            "PCI function 0000:0c:00.0 does not answer: its link is down",
-        ),
-        (
-            {
-                **LINK,
-                "current_link_width": 63,
-                "current_link_speed": "Unknown",
-                "power_state": "D3cold",
-            },
-            None,
-        ),
-        ({"aer_dev_fatal": ERRORS.format(0, "FATAL")}, None),
-        (
-            {"aer_dev_fatal": ERRORS.format(7, "FATAL")},
-            "PCI function 0000:0c:00.0 has had a fatal PCIe error",
-        ),
-        ({"aer_dev_nonfatal": ERRORS.format(99, "NONFATAL")}, None),
-        (
-            {"aer_dev_nonfatal": ERRORS.format(100, "NONFATAL")},
-            "PCI function 0000:0c:00.0 has had 100 or more nonfatal PCIe errors",
-        ),
+        (link(width=8) | NO_SLOT, None),
+        (link(width=4), f"The link of {OF} has 4 lanes of 16"),
+        (link(speed="Unknown"), None),
+        (link(speed=""), None),
+        (link(width=8) | NARROW_SLOT, None),
+        (link(width=63, speed="Unknown"), f"{OF} does not answer: its link is down"),
+        (link(width=63, speed="Unknown") | {"power_state": "D3cold"}, None),
+        (fatal(0), None),
+        (fatal(7), f"{OF} has had a fatal PCIe error"),
+        (nonfatal(99), None),
+        (nonfatal(100), f"{OF} has had 100 or more nonfatal PCIe errors"),
         ({"aer_dev_correctable": "TOTAL_ERR_COR 100000\n"}, None),
         (
-            {
-                **LINK,
-                "current_link_width": 1,
-                "aer_dev_fatal": ERRORS.format(1, "FATAL"),
-            },
-            (
-                "The link of PCI function 0000:0c:00.0 has 1 lanes of 16; "
-                "PCI function 0000:0c:00.0 has had a fatal PCIe error"
-            ),
+            link(width=1) | fatal(1),
+            f"The link of {OF} has 1 lanes of 16; {OF} has had a fatal PCIe error",
         ),
     ],
 )
@@ -113,28 +95,23 @@ def test_links_and_errors(conf, files, sentence):
 
 def test_more_errors_are_no_news(conf):
     driver = Cards(conf)
-    (first,) = health(driver, [CARD], {"aer_dev_fatal": ERRORS.format(1, "FATAL")})
+    (first,) = health(driver, [CARD], fatal(1))
 
-    assert health(driver, [CARD], {"aer_dev_fatal": ERRORS.format(900, "FATAL")}) == [first]
+    assert health(driver, [CARD], fatal(900)) == [first]
 
 
 @pytest.mark.parametrize(
     ("option", "value", "files", "sentence"),
     [
-        ("link_width", False, {**LINK, "current_link_width": 4}, None),
+        ("link_width", False, link(width=4), None),
         (
             "link_speed",
             True,
-            {**LINK, "current_link_speed": "2.5 GT/s"},
-            "The link of PCI function 0000:0c:00.0 runs at 2.5 GT/s instead of 16.0 GT/s",
+            link(speed="2.5 GT/s"),
+            f"The link of {OF} runs at 2.5 GT/s instead of 16.0 GT/s",
         ),
-        ("aer_fatal_errors", 0, {"aer_dev_fatal": ERRORS.format(7, "FATAL")}, None),
-        (
-            "aer_nonfatal_errors",
-            1,
-            {"aer_dev_nonfatal": ERRORS.format(1, "NONFATAL")},
-            "PCI function 0000:0c:00.0 has had a nonfatal PCIe error",
-        ),
+        ("aer_fatal_errors", 0, fatal(7), None),
+        ("aer_nonfatal_errors", 1, nonfatal(1), f"{OF} has had a nonfatal PCIe error"),
     ],
 )
 def test_the_operator_says_what_counts(conf, option, value, files, sentence):

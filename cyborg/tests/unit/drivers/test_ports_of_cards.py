@@ -49,36 +49,25 @@ def host(vendor, device, switches, files=()):
     return gpu, contract.snapshot([*above, gpu], shown)
 
 
-@pytest.mark.parametrize(
-    ("vendor", "device", "switches", "edge", "switch"),
-    [
-        ("1002", "73a3", [(OWN, "1002")], OWN[0], None),
-        ("1002", "73a3", [(BOARD, PLX), (OWN, "1002")], OWN[0], BOARD[0]),
-        ("8086", "56a0", [(OWN, "8086")], OWN[0], None),
-        ("8086", "e20b", [(BOARD, "11f8"), (OWN, "8086")], OWN[0], BOARD[0]),
-        ("8086", "56c1", [(CARD, PLX), (OWN, "8086")], CARD[0], CARD[0]),
-        ("10de", "25b6", [(CARD, PLX)], CARD[0], CARD[0]),
-        ("10de", "25b6", [(BOARD, PLX), (CARD, PLX)], CARD[0], BOARD[0]),
-        ("10de", "2335", [(BOARD, PLX)], GPU, BOARD[0]),
-        ("10de", "2335", [(BOARD, "1000"), (CARD, "15b3")], GPU, BOARD[0]),
-        ("1002", "74a1", [(BOARD, PLX)], GPU, BOARD[0]),
-        ("1002", "73a3", [], GPU, None),
-    ],
-    ids=[
-        "Radeon",
-        "Radeon below a switch of the board",
-        "Arc",
-        "Battlemage below a switch of the board",
-        "Flex 140",
-        "A16",
-        "A16 below a switch of the board",
-        "H200",
-        "H200 below a switch and a network card",
-        "MI300X",
-        "no switch",
-    ],
-)
-def test_which_switches_are_the_cards(vendor, device, switches, edge, switch):
+#: Each with its vendor and device, the switches above it, the edge of its card, and its switch.
+CARDS = {
+    "Radeon": ("1002", "73a3", [(OWN, "1002")], OWN[0], None),
+    "Radeon below the board's": ("1002", "73a3", [(BOARD, PLX), (OWN, "1002")], OWN[0], BOARD[0]),
+    "Arc": ("8086", "56a0", [(OWN, "8086")], OWN[0], None),
+    "Battlemage below it": ("8086", "e20b", [(BOARD, "11f8"), (OWN, "8086")], OWN[0], BOARD[0]),
+    "Flex 140": ("8086", "56c1", [(CARD, PLX), (OWN, "8086")], CARD[0], CARD[0]),
+    "A16": ("10de", "25b6", [(CARD, PLX)], CARD[0], CARD[0]),
+    "A16 below the board's": ("10de", "25b6", [(BOARD, PLX), (CARD, PLX)], CARD[0], BOARD[0]),
+    "H200": ("10de", "2335", [(BOARD, PLX)], GPU, BOARD[0]),
+    "H200 below two": ("10de", "2335", [(BOARD, "1000"), (CARD, "15b3")], GPU, BOARD[0]),
+    "MI300X": ("1002", "74a1", [(BOARD, PLX)], GPU, BOARD[0]),
+    "no switch": ("1002", "73a3", [], GPU, None),
+}
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_which_switches_are_the_cards(card):
+    vendor, device, switches, edge, switch = CARDS[card]
     gpu, functions = host(vendor, device, switches)
 
     assert facts.ports_of_card(gpu, functions)[0] == edge
