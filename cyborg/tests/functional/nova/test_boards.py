@@ -90,9 +90,9 @@ def hgx(start_layouts: Any) -> LayoutsSite:
 def test_each_guest_has_every_function_of_its_board_once(hgx, compute: Compute) -> None:
     assert hgx.deployable("board_one")["num_accelerators"] == 6
     # No profile has a part of a board.
-    for functions in (1, 5, 7):
-        profile = compute.make_profile(whole("CUSTOM_ONE", functions))
-        assert compute.schedule(profile, models.new_uuid()) is None, functions
+    for part in (1, 5, 7):
+        profile = compute.make_profile(whole("CUSTOM_ONE", part))
+        assert compute.schedule(profile, models.new_uuid()) is None, part
     guests, instances = {}, {}
     for board in ("one", "two"):
         profile = compute.make_profile(whole(f"CUSTOM_{board.upper()}", 6))

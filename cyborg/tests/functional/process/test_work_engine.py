@@ -188,7 +188,7 @@ def test_what_is_tried_to_no_avail_is_named_with_its_last_error(database: sa.Eng
 
 def test_claiming_and_finishing_costs_at_most_four_statements(database, count_sql) -> None:
     want("a")
-    with count_sql() as counter:  # type: ignore[attr-defined]
+    with count_sql() as counter:
         work.finish(_claims(1)[0])
     assert len(counter.statements) <= 4, counter.statements
 

@@ -122,42 +122,39 @@ def test_only_what_the_operator_names_is_reported(driver: base.Driver, conf) -> 
 
 
 Change = Callable[[dict[str, Any], list[dict[str, Any]]], None]
+SECOND = {"nsid": 2, "bdev_name": "Malloc2", "name": "Malloc2"}
+
+
+def permit(subsystem: dict[str, Any], nqn: str = HOST) -> None:
+    subsystem["hosts"].append({"nqn": nqn})
+
+
+def raid(bdevs: list[dict[str, Any]], **changes: object) -> None:
+    bdevs[2]["driver_specific"]["raid"].update(changes)
 
 
 @pytest.mark.parametrize(
     ("change", "sentence", "handles"),
     [
-        (lambda sub, bdevs: sub.update(namespaces=[]), "it has no namespace", 0),
-        (lambda sub, bdevs: sub.update(listen_addresses=[]), "it listens on no network", 0),
+        (lambda sub, _: sub.update(namespaces=[]), "it has no namespace", 0),
+        (lambda sub, _: sub.update(listen_addresses=[]), "it listens on no network", 0),
         (
-            lambda sub, bdevs: sub["listen_addresses"][0].update(trtype="VFIOUSER"),
+            lambda sub, _: sub["listen_addresses"][0].update(trtype="VFIOUSER"),
             "it listens on no network",
             0,
         ),
-        (lambda sub, bdevs: sub.update(allow_any_host=True), "any host may connect to it", 1),
-        (lambda sub, bdevs: sub["hosts"].append({"nqn": HOST}), None, 1),
+        (lambda sub, _: sub.update(allow_any_host=True), "any host may connect to it", 1),
+        (lambda sub, _: permit(sub), None, 1),
+        (lambda sub, _: permit(sub, OTHER), f"host {OTHER} may connect to it", 1),
         (
-            lambda sub, bdevs: sub["hosts"].append({"nqn": OTHER}),
-            f"host {OTHER} may connect to it",
-            1,
-        ),
-        (
-            lambda sub, bdevs: sub["namespaces"].append(
-                {"nsid": 2, "bdev_name": "Malloc2", "name": "Malloc2"}
-            ),
+            lambda sub, _: sub["namespaces"].append(SECOND),
             "it has 2 namespaces, which no host sees one by one",
             1,
         ),
-        (lambda sub, bdevs: bdevs.pop(), "bdev Raid1 is gone", 1),
+        (lambda _, bdevs: bdevs.pop(), "bdev Raid1 is gone", 1),
+        (lambda _, bdevs: raid(bdevs, state="offline"), "RAID Raid1 is offline", 1),
         (
-            lambda sub, bdevs: bdevs[2]["driver_specific"]["raid"].update(state="offline"),
-            "RAID Raid1 is offline",
-            1,
-        ),
-        (
-            lambda sub, bdevs: bdevs[2]["driver_specific"]["raid"].update(
-                num_base_bdevs_operational=1
-            ),
+            lambda _, bdevs: raid(bdevs, num_base_bdevs_operational=1),
             "RAID Raid1 has lost 1 of its bdevs",
             1,
         ),
@@ -267,7 +264,7 @@ def test_a_guest_keeps_a_subsystem_that_ails(driver, spdk) -> None:
     ("change", "sentence"),
     [
         (lambda sub: sub.update(allow_any_host=True), "any host may connect to it"),
-        (lambda sub: sub["hosts"].append({"nqn": OTHER}), f"host {OTHER} may connect to it"),
+        (lambda sub: permit(sub, OTHER), f"host {OTHER} may connect to it"),
         (lambda sub: sub.update(nqn="nqn.2016-06.io.spdk:another"), "not what it was, or gone"),
         (lambda sub: sub["namespaces"][0].update(uuid=UUIDS[1]), "not what it was, or gone"),
     ],
@@ -287,7 +284,7 @@ def test_of_two_hosts_that_want_one_subsystem_at_once_none_stays_beside_the_othe
 
     def meanwhile(method: str) -> None:
         if method == "nvmf_subsystem_add_host":
-            spdk.subsystem(1)["hosts"].append({"nqn": OTHER})
+            permit(spdk.subsystem(1), OTHER)
 
     spdk.before = meanwhile
     with pytest.raises(spdk_rpc.SpdkError, match=f"host {OTHER} may connect to it"):
@@ -362,7 +359,7 @@ def test_a_consumer_on_another_host_connects_and_nobody_else(driver, spdk, conf)
         device = found(each)[1]
         assert (device.unhealthy, device.deployables[0].prepared) == (None, ("h",))
     assert driver.access_key(handle) is None
-    spdk.subsystem(1)["hosts"].append({"nqn": HOST})
+    permit(spdk.subsystem(1))
     assert found(driver)[1].unhealthy == f"subsystem {NQN}1: host {HOST} may connect to it"
     driver.clean(handle)
     assert spdk.hosts(1) == [HOST]
@@ -380,7 +377,7 @@ def keys(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> pathlib.Path:
 
 def test_a_name_alone_lets_nobody_in_where_there_are_keys(keys, driver, spdk) -> None:
     # Somebody has permitted the name before, without a key.
-    spdk.subsystem(1)["hosts"].append({"nqn": REMOTE})
+    permit(spdk.subsystem(1), REMOTE)
     handle = held(driver, 1, consumer=REMOTE)
     driver.prepare(handle)
     secret = driver.access_key(handle)
@@ -451,13 +448,13 @@ def test_a_next_consumer_of_the_same_name_is_another(
         assert driver.access_key(second) not in {None, secret}
         assert not spdk.connect(1, REMOTE, secret)
     # A permission that nobody has noted may be anybody's.
-    spdk.subsystem(2)["hosts"].append({"nqn": HOST})
+    permit(spdk.subsystem(2))
     driver.prepare(held(driver, 2))
     assert spdk.calls.count("nvmf_subsystem_remove_host") == 2
 
 
 def test_what_was_interrupted_begins_anew(driver, spdk, monkeypatch) -> None:
-    spdk.subsystem(1)["hosts"].append({"nqn": HOST})
+    permit(spdk.subsystem(1))
     handle = held(driver, 1)
     with monkeypatch.context() as patched:
         patched.delattr(nvmf_spdk, "_permit")
@@ -486,7 +483,7 @@ def test_a_host_that_has_another_name_by_now_gives_back_under_the_former(
 
 
 def test_a_guest_of_which_the_agent_has_lost_all_is_not_cut_off_by_keys(keys, driver, spdk) -> None:
-    spdk.subsystem(1)["hosts"].append({"nqn": HOST})
+    permit(spdk.subsystem(1))
     handle = held(driver, 1, in_use=True)
     driver.prepare(handle)
     assert found(driver)[1].deployables[0].prepared == ("h",)

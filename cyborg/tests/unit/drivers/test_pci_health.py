@@ -28,15 +28,18 @@ NO_LINK = {
 ERRORS = "Undefined 0\nDLP {0}\nTOTAL_ERR_{1} {0}\n"
 
 
-class Cards(pci.PciDriver):
+class Gpus(pci.PciDriver):
     match = (pci.Match(vendor="10de", class_code="03*"),)
     type = "GPU"
     resource_class = "PGPU"
-    expose = "vfs"
     group = "gpu_devices"
 
 
-class Slots(Cards):
+class Cards(Gpus):
+    expose = "vfs"
+
+
+class Slots(Gpus):
     expose = "slot"
 
 
