@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -255,6 +256,9 @@ def test_what_the_api_says_wrongly_changes_nothing(nova, claims, api: Liar, lie:
 def test_an_answer_that_drips_costs_one_time_out(nova, claims, api: Liar, where: str) -> None:
     """Each byte comes in time, and the whole never."""
     api.lie = SLOW[where]
+    # It ends, should nobody give up.
+    ending = threading.Timer(20, api.ended.set)
+    ending.start()
     took = answered(api.url, nova, claims, timeout=0.6, multiplier=1.0, pause=0)
     assert 0.5 < took < 5
     # As long as that drips, nobody else waits.
@@ -262,3 +266,4 @@ def test_an_answer_that_drips_costs_one_time_out(nova, claims, api: Liar, where:
     for server in ("two", "three"):
         nova.client.sort_claims("p", claims, [server], "f")
     assert time.monotonic() - begun < 0.5
+    ending.cancel()
