@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from cyborg.drivers import base, pci
+from cyborg.agent import discovery
+from cyborg.drivers import base, pci, registry
 from cyborg.drivers.nvme import controllers
 from cyborg.tests.contract import passes
 
@@ -14,10 +17,25 @@ def names(devices) -> list[str]:
     return [deployable.name for device in devices for deployable in device.deployables]
 
 
-def found(simulated, driver: str, text: str = "") -> tuple[base.Device, ...]:
-    (only,) = simulated.call(passes.run, [driver], text)
+def handle(address: str, **more: str) -> base.AttachHandle:
+    return base.AttachHandle(attach_type="PCI", attach_info={**pci.split(address), **more})
+
+
+def found(simulated, driver: str, text: str = "", *others: str) -> tuple[base.Device, ...]:
+    """What a driver finds, beside others."""
+    (only,) = simulated.call(passes.run, [driver, *others], text)
     assert only.errors == {}
     return only.devices[driver]
+
+
+def whys(driver: str, text: str = "") -> dict[str, tuple[str, str]]:
+    """Reason and remedy of the functions of this host that a driver does not offer."""
+    loaded = registry.load(passes.configured(text, [driver], "host-1"))
+    discovery.Discovery("host-1", loaded.drivers, timeout=60).run()
+    explaining: Any = loaded.drivers[driver]
+    functions = pci.scan()
+    found = {name: explaining.why_not_offered(each, functions) for name, each in functions.items()}
+    return {name: (why.reason, why.remedy) for name, why in found.items() if why is not None}
 
 
 def erase(address: str) -> str:

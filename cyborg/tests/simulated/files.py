@@ -9,17 +9,13 @@ import shutil
 from collections.abc import Iterable, Mapping
 
 _BUSES = frozenset({"auxiliary", "dfl", "mdev", "pci", "platform"})
-_WRITE_ONLY = frozenset(
-    {"bind", "create", "drivers_probe", "new_id", "remove", "rescan", "reset", "unbind"}
-)
+_WRITE_ONLY = frozenset({"bind", "create", "drivers_probe", "remove", "reset", "unbind"})
 _WRITABLE = frozenset(
     {
         "cfg_services",
         "current_vgpu_type",
         "driver_override",
-        "drivers_autoprobe",
         "enable",
-        "numa_node",
         "reset_method",
         "sriov_drivers_autoprobe",
         "sriov_numvfs",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import uuid
 from collections.abc import Callable
 
 from cyborg.tests.simulated import vgpu
@@ -26,26 +25,19 @@ class Kernel:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._files = tree.files
-        self._removed: list[Function] = []
-        #: Vendor and device ids that drivers were told of by ``new_id``.
-        self._ids: set[tuple[str, str]] = set()
         self._written: dict[str, Callable[[str, str], None]] = {
             "bind": self._bind,
             "cfg_services": self._cfg_services,
             "create": self._create,
             "current_vgpu_type": self._current_vgpu_type,
             "driver_override": self._driver_override,
-            "drivers_autoprobe": self._switch,
             "drivers_probe": self._drivers_probe,
-            "new_id": self._new_id,
             "remove": self._remove,
-            "rescan": self._rescan,
             "reset": self._reset,
             "reset_method": self._reset_method,
             "sriov_drivers_autoprobe": self._switch,
             "sriov_numvfs": self._sriov_numvfs,
             "state": self._state,
-            "uevent": self._uevent,
             "unbind": self._unbind,
         }
 
@@ -97,21 +89,11 @@ class Kernel:
             raise OSError(errno.ENODEV, "the function is not bound to this driver")
         self._tree.detach(function.address)
 
-    def _drivers_probe(self, place: str, text: str) -> None:
-        self._probe(self._listed(text))
-
     def _driver_override(self, place: str, text: str) -> None:
         self._files.put(f"{place}/driver_override", text or "(null)")
 
-    def _new_id(self, place: str, text: str) -> None:
-        words = text.lower().split()
-        if len(words) < 2 or not all(_is_hex(word) for word in words):
-            raise OSError(errno.EINVAL, "no vendor and device")
-        self._ids.add((os.path.basename(place), ":".join(word.zfill(4) for word in words[:2])))
-        for address in self._files.names("bus/pci/devices"):
-            self._probe(self._tree.function(address))
-
-    def _probe(self, function: Function) -> None:
+    def _drivers_probe(self, place: str, text: str) -> None:
+        function = self._listed(text)
         if self._tree.driver(function.address) is not None:
             return
         for driver in self._files.names("bus/pci/drivers"):
@@ -121,34 +103,20 @@ class Kernel:
 
     def _matches(self, function: Function, driver: str) -> bool:
         override = self._files.read(f"{function.path}/driver_override")
-        if override != "(null)":
-            return driver == override
-        return driver == function.facts["driver"] or (driver, function.facts["id"]) in self._ids
+        return driver == (function.facts["driver"] if override == "(null)" else override)
 
-    # Removal, and what a rescan finds again.
+    # Removal.
 
     def _remove(self, place: str, text: str) -> None:
         if not _number(text):
             return
-        if self._files.target(f"{place}/subsystem") == "mdev":
-            properties = self._tree.properties(place)
-            vgpu.remove(self._files, place)
-            self._tree.say("remove", place, properties)
-            self._tree.refresh(self._function(os.path.dirname(place)))
+        if self._files.target(f"{place}/subsystem") != "mdev":
+            self._tree.pull(os.path.basename(place))
             return
-        function = self._function(place)
-        below = [name for name in self._files.names(place) if name.count(":") == 2]
-        gone = [function, *(self._tree.function(address) for address in below)]
-        self._tree.pull(function.address)
-        if function.pf is None:
-            self._removed += [each for each in gone if each.pf is None]
-
-    def _rescan(self, _place: str, text: str) -> None:
-        if not _number(text):
-            return
-        found, self._removed = self._removed, []
-        for function in found:
-            self._tree.appear(function, vfs=0)
+        properties = self._tree.properties(place)
+        vgpu.remove(self._files, place)
+        self._tree.say("remove", place, properties)
+        self._tree.refresh(self._function(os.path.dirname(place)))
 
     def _reset(self, place: str, text: str) -> None:
         if _number(text) != 1:
@@ -190,21 +158,10 @@ class Kernel:
             raise OSError(errno.EINVAL, "no services, or the device is up")
         self._files.put(f"{place}/cfg_services", text)
 
-    # Files of any device.
-
     def _switch(self, place: str, text: str) -> None:
-        # The name is the same in all that is written so: only one of the two is in a place.
-        name = "sriov_drivers_autoprobe" if place.startswith("devices/") else "drivers_autoprobe"
-        if text[:1].lower() not in {"0", "1", "n", "y"} or not text:
+        if text not in {"0", "1"}:
             raise OSError(errno.EINVAL, "neither yes nor no")
-        self._files.put(f"{place}/{name}", int(text[0].lower() in {"1", "y"}))
-
-    def _uevent(self, place: str, text: str) -> None:
-        action = text.partition(" ")[0]
-        if action not in {"add", "bind", "change", "move", "offline", "online", "remove", "unbind"}:
-            raise OSError(errno.EINVAL, "no action")
-        properties = {**self._tree.properties(place), "SYNTH_UUID": str(uuid.UUID(int=0))}
-        self._tree.say(action, place, properties)
+        self._files.put(f"{place}/sriov_drivers_autoprobe", text)
 
     def _function(self, place: str) -> Function:
         return self._tree.function(os.path.basename(place))
@@ -227,7 +184,3 @@ def _number(text: str) -> int:
     if value < 0:
         raise OSError(errno.EINVAL, "no number")
     return value
-
-
-def _is_hex(word: str) -> bool:
-    return all(character in "0123456789abcdef" for character in word)

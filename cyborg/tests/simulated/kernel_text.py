@@ -16,11 +16,14 @@ _UNCORRECTABLE = (
     *("MalfTLP", "ECRC", "UnsupReq", "ACSViol", "UncorrIntErr", "BlockedTLP", "AtomicOpBlocked"),
     *("TLPBlockedErr", "PoisonTLPBlocked"),
 )
-#: The kernel's file of each kind of AER error, its counters and the name of their sum.
-AER = {
-    "correctable": (_CORRECTABLE, "TOTAL_ERR_COR"),
-    "nonfatal": (_UNCORRECTABLE, "TOTAL_ERR_NONFATAL"),
-    "fatal": (_UNCORRECTABLE, "TOTAL_ERR_FATAL"),
+#: The kernel's file of each kind of AER error: its counters and their sum, all 0.
+_AER = {
+    f"aer_dev_{kind}": "\n".join(f"{name} 0" for name in (*names, f"TOTAL_ERR_{total}"))
+    for kind, names, total in (
+        ("correctable", _CORRECTABLE, "COR"),
+        ("nonfatal", _UNCORRECTABLE, "NONFATAL"),
+        ("fatal", _UNCORRECTABLE, "FATAL"),
+    )
 }
 _LINK = {"speed": "16.0 GT/s PCIe", "width": 16}
 _RESOURCE = "\n".join([" ".join([f"0x{0:016x}"] * 3)] * 13)
@@ -29,17 +32,6 @@ _RESOURCE = "\n".join([" ".join([f"0x{0:016x}"] * 3)] * 13)
 def address(domain: int, routing: int) -> str:
     """A PCI address from its domain and the 16 bits of bus, device and function."""
     return f"{domain:04x}:{routing >> 8:02x}:{routing >> 3 & 31:02x}.{routing & 7}"
-
-
-def aer_counters(kind: str, counts: Mapping[str, int] | None = None) -> str:
-    """A file of AER counters, all 0 but those given."""
-    names, total = AER[kind]
-    given = counts or {}
-    lines = [f"{name} {given.get(name, 0)}" for name in names]
-    return "\n".join([*lines, f"{total} {sum(given.values())}"])
-
-
-_NO_ERRORS = {kind: aer_counters(kind) for kind in AER}
 
 
 def uevent(function: Mapping[str, Any], slot: str, driver: str | None) -> str:
@@ -60,34 +52,25 @@ def attributes(function: Mapping[str, Any], *, virtual: bool) -> dict[str, objec
     vendor, device = function["id"].split(":")
     subsystem_vendor, subsystem_device = function["subsystem"].split(":")
     texts = {
-        "ari_enabled": 1,
-        "broken_parity_status": 0,
         "class": f"0x{function['class']}",
         "config": _config(function),
-        "consistent_dma_mask_bits": 64,
-        "d3cold_allowed": 1,
         "device": f"0x{device}",
-        "dma_mask_bits": 64,
         "driver_override": "(null)",
         "enable": 1 if function.get("bound") else 0,
         "irq": 0 if virtual else 16,
-        "local_cpulist": "0-1",
         "modalias": _modalias(function),
-        "msi_bus": 1,
         "numa_node": function["numa"],
         "power_state": "D0",
         "remove": "",
-        "rescan": "",
         "reset": "",
         "reset_method": function.get("reset_method", "flr bus"),
         "resource": _RESOURCE,
-        "revision": "0xa1",
         "subsystem_device": f"0x{subsystem_device}",
         "subsystem_vendor": f"0x{subsystem_vendor}",
         "vendor": f"0x{vendor}",
         **_link(function.get("link", {}), virtual=virtual),
+        **_AER,
     }
-    texts |= {f"aer_dev_{kind}": _NO_ERRORS[kind] for kind in AER}
     if function["class"].startswith("0300"):
         texts["boot_vga"] = function.get("boot_vga", 0)
     return texts
@@ -103,7 +86,6 @@ def sriov(function: Mapping[str, Any]) -> dict[str, object]:
         "sriov_stride": facts.get("stride", 1),
         "sriov_totalvfs": facts["total"],
         "sriov_vf_device": facts["id"].split(":")[1].lstrip("0"),  # the kernel pads it not
-        "sriov_vf_total_msix": 0,
     }
 
 

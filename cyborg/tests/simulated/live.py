@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import ctypes
 import importlib.util
 import json
 import multiprocessing
@@ -23,10 +24,11 @@ from typing import Any
 import pytest
 
 from cyborg.tests import fixtures
-from cyborg.tests.simulated import cards, layout, namespaces
+from cyborg.tests.simulated import layout
 from cyborg.tests.simulated.preload import folder, missing
 
 _PATIENCE = 180
+_NEWNS, _NEWNET = 0x00020000, 0x40000000
 
 
 class Host:
@@ -95,20 +97,10 @@ class Host:
         out, err = process.communicate(timeout=_PATIENCE)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
-    def forward(self, port: int) -> None:
-        """Let 127.0.0.1 and this port mean on the host what they mean outside."""
-        self._stack.enter_context(namespaces.forwarded(self._server.pid, port))
-
     def change(self, method: str, *arguments: Any, **keywords: Any) -> None:
         """Call a method of the host's tree, such as ``pull``; listeners get the uevents."""
         text = json.dumps([method, *arguments, *([keywords] if keywords else [])])
         self.path("/sys/.simulated").write_text(text)
-
-    def add(self, card: str, **keys: Any) -> str:
-        """Plug in one more card; the address of its first function."""
-        self.change("add", card, **keys)
-        self._layout.add(cards.card({"card": card, **keys}))
-        return self._layout.cards[-1]
 
     def writes(self) -> list[tuple[str, str]]:
         """What was written below ``/sys``, and to disks, with the path, in order."""
@@ -173,5 +165,12 @@ def _lacking() -> str | None:
 
 
 def _enter(pid: int) -> None:
-    namespaces.enter(pid)
+    """Move this process, which has one thread, to the namespaces of a host."""
+    here = pathlib.Path.cwd()
+    libc = ctypes.CDLL(None, use_errno=True)
+    for name, kind in (("net", _NEWNET), ("mnt", _NEWNS)):
+        with pathlib.Path(f"/proc/{pid}/ns/{name}").open() as file:
+            if libc.setns(file.fileno(), kind):
+                raise OSError(ctypes.get_errno(), f"cannot enter namespace {name} of {pid}")
+    os.chdir(here)
     os.environ["SYSTEMD_DEVICE_VERIFY_SYSFS"] = "0"

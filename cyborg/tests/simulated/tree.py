@@ -80,9 +80,7 @@ class Tree:
         """Write everything that the layout has."""
         for name in _ALWAYS:
             self.files.directory(name)
-        self.files.put("bus/pci/drivers_autoprobe", 1)
         self.files.put("bus/pci/drivers_probe", "")
-        self.files.put("bus/pci/rescan", "")
         self._driver("vfio-pci")
         for function in list(self.layout.functions.values()):
             self.appear(function)
@@ -98,13 +96,13 @@ class Tree:
             self.appear(function)
         return self.layout.cards[-1]
 
-    def appear(self, function: Function, vfs: int | None = None) -> None:
+    def appear(self, function: Function) -> None:
         """A function is found on the bus, is bound, and its virtual functions are enabled."""
         self._create(function)
         self.say("add", function.path)
         if function.facts["bound"]:
             self._attach(function, function.facts["bound"])
-        if count := function.facts.get("vfs", 0) if vfs is None else vfs:
+        if count := function.facts.get("vfs", 0):
             self._enable(function, count, probe=True)
         self.refresh(function)
 
@@ -170,11 +168,6 @@ class Tree:
         for name, value in (("speed", speed), ("width", width)):
             if value is not None:
                 self.files.put(f"{self.path(address)}/current_link_{name}", value)
-
-    def count_errors(self, address: str, kind: str, **counts: int) -> None:
-        """Set AER counters; the kind is ``correctable``, ``nonfatal`` or ``fatal``."""
-        text = kernel_text.aer_counters(kind, counts)
-        self.files.put(f"{self.path(address)}/aer_dev_{kind}", text)
 
     def divide(self, address: str, profiles: str) -> None:
         """Give a GPU in MIG mode these GPU instances."""
@@ -251,7 +244,7 @@ class Tree:
         home = f"bus/pci/drivers/{driver}"
         if self.files.path(home).exists():
             return
-        for name in ("bind", "new_id", "unbind"):
+        for name in ("bind", "unbind"):
             self.files.put(f"{home}/{name}", "")
         name = module["name"] if module else driver.replace("-", "_")
         self.files.directory(f"module/{name}")

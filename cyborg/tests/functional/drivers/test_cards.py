@@ -7,10 +7,10 @@ import logging
 
 import pytest
 
-from cyborg.drivers import base, pci
+from cyborg.drivers import pci
 from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
-from cyborg.tests.found_cards import erase, found, names
+from cyborg.tests.found_cards import erase, found, handle, names
 
 
 class TestQat(contract.SimulatedDriverContract):
@@ -27,9 +27,12 @@ class TestQat(contract.SimulatedDriverContract):
         first = device.deployables[0]
         assert first.name == f"host-1_{vf}"
         assert (first.resource_class, first.num_accelerators) == ("CUSTOM_QAT", 1)
-        assert first.attach_handles == (
-            base.AttachHandle(attach_type="PCI", attach_info=pci.split(vf)),
-        )
+        assert first.attach_handles == (handle(vf),)
+        # An endpoint without virtual functions is given itself.
+        assert names(devices)[-1] == f"host-1_{simulated.card('qat-402xx')}"
+        # One in the processor ails not for want of a link.
+        assert {device.unhealthy for device in devices} == {None}
+        assert "link" not in devices[3].deployables[0].attributes
 
     def test_generation_and_services_are_traits(self, devices):
         generations = [
@@ -41,24 +44,13 @@ class TestQat(contract.SimulatedDriverContract):
             ["CUSTOM_QAT_GEN4", "CUSTOM_QAT_ASYM", "CUSTOM_QAT_SYM"]
         ] * 2 + [["CUSTOM_QAT_GEN4", "CUSTOM_QAT_DC"]]
 
-    def test_an_endpoint_without_virtual_functions_is_given_itself(self, simulated, devices):
-        assert names(devices)[-1] == f"host-1_{simulated.card('qat-402xx')}"
-
-    def test_an_endpoint_in_the_processor_ails_not_for_want_of_a_link(self, devices):
-        assert {device.unhealthy for device in devices} == {None}
-        assert "link" not in devices[3].deployables[0].attributes
-
     def test_an_endpoint_that_is_down_ails(self, changeable):
         address = changeable.card("qat-4xxx")
         changeable.files.put(f"{changeable.path(address)}/qat/state", "down")
 
-        unhealthy = {
-            pci.join(device.control_path.cpid_info): device.unhealthy
-            for device in found(changeable, "intel_qat_driver")
-            if device.unhealthy
-        }
+        unhealthy = [device.unhealthy for device in found(changeable, "intel_qat_driver")]
 
-        assert unhealthy == {address: f"QAT endpoint {address} is down"}
+        assert list(filter(None, unhealthy)) == [f"QAT endpoint {address} is down"]
 
 
 class TestNic(contract.SimulatedDriverContract):
@@ -83,38 +75,22 @@ class TestNic(contract.SimulatedDriverContract):
         assert first.name == f"host-1_{vf}"
         assert first.resource_class == "CUSTOM_NIC"
         assert {"CUSTOM_VF", "CUSTOM_GTPV1", "CUSTOM_PHYSNET1"} <= set(first.traits)
-        assert first.attach_handles == (
-            base.AttachHandle(
-                attach_type="PCI",
-                attach_info={**pci.split(vf), "physical_network": "physnet1"},
-            ),
-        )
-
-    def test_a_trait_of_a_network_is_legal_and_its_name_is_kept(self, devices):
+        assert first.attach_handles == (handle(vf, physical_network="physnet1"),)
+        # A port without virtual functions is given itself.
+        (whole,) = devices[1].deployables
+        assert whole.name == f"host-1_{simulated.card('xl710')}"
+        assert "CUSTOM_PF" in whole.traits
+        # A trait of a network is legal, and the network's name is kept.
         third = devices[2].deployables[0]
-
         assert "CUSTOM_PHYS_NET_2" in third.traits
         assert third.attach_handles[0].attach_info["physical_network"] == "phys-net-2"
-
-    def test_a_port_without_virtual_functions_is_given_itself(self, simulated, devices):
-        (deployable,) = devices[1].deployables
-
-        assert deployable.name == f"host-1_{simulated.card('xl710')}"
-        assert "CUSTOM_PF" in deployable.traits
-
-    def test_the_hosts_own_uplink_is_not_offered(self, simulated, devices):
         assert f"host-1_{simulated.card('uplink')}" not in names(devices)
 
 
 def test_only_the_cards_that_are_named_are_reported(simulate):
     simulated = simulate("nic")
     address = simulated.card("e810")
-    text = f"""
-[nic_devices]
-enabled_nic_types = mine
-[mine]
-device_addresses = {address}
-"""
+    text = f"[nic_devices]\nenabled_nic_types = mine\n[mine]\ndevice_addresses = {address}\n"
 
     (device,) = found(simulated, "intel_nic_driver", text)
 
@@ -171,6 +147,8 @@ class TestNvme(contract.SimulatedDriverContract):
         assert attributes["namespaces"] == 1
         assert attributes["capacity_mib"] == 3750748848 // 2048
         assert attributes["firmware"] == "EPK9AB5Q"
+        # Each disk is erased after use.
+        assert all(device.deployables[0].cleans for device in devices)
 
     def test_a_dead_controller_ails(self, changeable, text):
         address = changeable.card("nvme-pm1733")
@@ -182,55 +160,35 @@ class TestNvme(contract.SimulatedDriverContract):
         assert device.unhealthy == f"NVMe controller {address} is dead"
         assert not any(each.unhealthy for each in others)
 
-    def test_each_disk_is_erased_after_use(self, devices):
-        assert all(device.deployables[0].cleans for device in devices)
 
-
-def test_a_disk_that_the_host_uses_or_does_not_drive_is_never_erased(simulate):
+def test_a_disk_that_the_host_uses_does_not_drive_or_does_not_list_is_never_erased(simulate):
     simulated = simulate("nvme")
     system, passed = simulated.card("nvme-system"), simulated.card("nvme-passthrough")
 
     assert f"{system} is not erased: the host uses it for /" in simulated.call(erase, system)
     assert "is not bound to the host's driver nvme" in simulated.call(erase, passed)
     assert "is not on the bus" in simulated.call(erase, "0000:fe:00.0")
-
-
-def test_a_disk_that_is_not_listed_is_never_erased(simulate):
-    simulated = simulate("nvme")
-
     assert "device_spec has it not" in simulated.call(erase, simulated.card("nvme-inspur"))
 
 
 @pytest.mark.parametrize(
-    ("card", "disk"),
+    ("driver", "group", "card", "volumes"),
     [
-        ("nvme-system", "nvme0n1p2"),
-        ("nvme-multipath", "nvme0n1"),
+        ("nvme_driver", "nvme", "nvme-system", {"dm-0": ["nvme0n1p2"]}),
+        ("nvme_driver", "nvme", "nvme-multipath", {"dm-0": ["nvme0n1"]}),
+        ("pci_driver", "pci", "nvme-system", {"dm-0": ["nvme0n1p2"]}),
+        ("pci_driver", "pci", "nvme-system", {"md127": ["nvme0n1p2"], "dm-0": ["md127"]}),
     ],
 )
-def test_a_disk_with_a_volume_is_given_to_nobody_though_none_is_mounted(simulate, card, disk):
-    simulated = simulate({"cards": [card], "volumes": {"dm-0": [disk]}})
+def test_a_disk_with_a_volume_is_given_to_nobody(simulate, driver, group, card, volumes):
+    simulated = simulate({"cards": [card, "nvme-pm1733"], "volumes": volumes})
 
-    (device,) = found(simulated, "nvme_driver", '[nvme]\ndevice_spec = {"vendor_id": "144d"}')
+    first, other = found(simulated, driver, f'[{group}]\ndevice_spec = {{"vendor_id": "144d"}}')
 
-    assert device.unhealthy == (
-        f"The host has a volume or a RAID on {disk} of NVMe controller {simulated.card(card)}"
-    )
-
-
-@pytest.mark.parametrize(
-    "volumes",
-    [{"dm-0": ["nvme0n1p2"]}, {"md127": ["nvme0n1p2"], "dm-0": ["md127"]}],
-    ids=["volume", "volume on a RAID"],
-)
-def test_a_listed_controller_below_a_volume_is_given_to_nobody(simulate, volumes):
-    simulated = simulate({"cards": ["nvme-system", "nvme-pm1733"], "volumes": volumes})
-
-    first, other = found(simulated, "pci_driver", '[pci]\ndevice_spec = {"vendor_id": "144d"}')
-
+    (disk,) = next(iter(volumes.values()))
+    kind = "NVMe controller" if group == "nvme" else "PCI function"
     assert first.unhealthy == (
-        f"The host has a volume or a RAID on nvme0n1p2 of PCI function "
-        f"{simulated.card('nvme-system')}"
+        f"The host has a volume or a RAID on {disk} of {kind} {simulated.card(card)}"
     )
     assert other.unhealthy is None
 
@@ -348,11 +306,11 @@ def test_every_driver_at_once_finds_each_function_once(simulate, caplog):
         "mdev_driver": "[mdev] mdev_spec is not set, so the driver reports nothing"
     }
     given = [
-        pci.join(handle.attach_info)
+        pci.join(each.attach_info)
         for devices in only.devices.values()
         for device in devices
         for deployable in device.deployables
-        for handle in deployable.attach_handles
+        for each in deployable.attach_handles
     ]
     assert len(set(given)) == len(given)
     idle = {driver for driver in ALL if not only.devices[driver]}

@@ -7,25 +7,13 @@ import json
 
 import pytest
 
-from cyborg.drivers import base, pci
-from cyborg.tests.contract import passes
+from cyborg.drivers import pci
 from cyborg.tests.contract import simulated as contract
+from cyborg.tests.found_cards import found, handle
 
-
-def handle(address: str) -> base.AttachHandle:
-    return base.AttachHandle(attach_type="PCI", attach_info=pci.split(address))
-
-
-#: For a pci_driver that claims nothing: without any it says that it reports nothing.
-NO_DEVICE = '[pci]\ndevice_spec = {"vendor_id": "ffff"}'
-
-
-def found(simulated, driver: str, *others: str, text: str = "") -> tuple[base.Device, ...]:
-    if "pci_driver" in others and "[pci]" not in text:
-        text = f"{text}\n{NO_DEVICE}"
-    (only,) = simulated.call(passes.run, [driver, *others], text)
-    assert only.errors == {}
-    return only.devices[driver]
+#: A card of which parts are given out.
+DIVIDED = {"cards": [{"card": "pac-a10", "vfs": 3, "sriov": {"total": 3}}]}
+TWO_REGIONS = {"cards": [{"card": "d5005", "vfs": 2, "sriov": {"total": 2}}]}
 
 
 class TestIntel(contract.SimulatedDriverContract):
@@ -50,12 +38,10 @@ class TestIntel(contract.SimulatedDriverContract):
         assert deployable.function == "d8424dc4a4a3c413f89e433683f9040b"
         assert (deployable.program_mode, deployable.function_vendor) == ("dynamic", "INTEL")
         assert deployable.attach_handles == (handle(vf),)
-
-    def test_a_card_without_virtual_functions_is_given_itself(self, simulated, devices):
-        (deployable,) = devices[0].deployables
-
-        assert deployable.name == f"host-1_{simulated.card('pac-a10')}"
-        assert deployable.attach_handles == (handle(simulated.card("pac-a10")),)
+        # A card without virtual functions is given itself.
+        (whole,) = devices[0].deployables
+        assert whole.name == f"host-1_{simulated.card('pac-a10')}"
+        assert whole.attach_handles == (handle(simulated.card("pac-a10")),)
 
     def test_a_card_under_the_kernels_driver(self, devices):
         (deployable,) = devices[3].deployables
@@ -78,7 +64,7 @@ class TestIntel(contract.SimulatedDriverContract):
 
 
 def test_regions_with_a_virtual_function_each_are_below_their_card(simulate):
-    simulated = simulate({"cards": [{"card": "d5005", "vfs": 2, "sriov": {"total": 2}}]})
+    simulated = simulate(TWO_REGIONS)
 
     (device,) = found(simulated, "intel_fpga_driver")
 
@@ -100,9 +86,7 @@ def test_regions_with_a_virtual_function_each_are_below_their_card(simulate):
     assert second.function == "56e203e9864f49a7b94b12284c31e02b"
     assert not set(first.traits) >= {trait for trait in second.traits if "REGION" in trait}
 
-
-def test_a_region_that_does_not_show_its_function_is_not_programmed(simulate):
-    simulated = simulate({"cards": [{"card": "d5005", "vfs": 2, "sriov": {"total": 2}}]})
+    # One that does not show its function is not programmed.
     card = simulated.root / "sys/bus/pci/devices" / simulated.card("d5005")
     for port in card.glob("fpga_region/*/dfl-port.*/afu_id"):
         if "56e203" in port.read_text():
@@ -115,7 +99,7 @@ def test_a_region_that_does_not_show_its_function_is_not_programmed(simulate):
 
 
 def test_one_region_has_a_handle_for_each_virtual_function(simulate):
-    simulated = simulate({"cards": [{"card": "pac-a10", "vfs": 3, "sriov": {"total": 3}}]})
+    simulated = simulate(DIVIDED)
 
     (device,) = found(simulated, "intel_fpga_driver")
 
@@ -130,14 +114,14 @@ def test_one_region_has_a_handle_for_each_virtual_function(simulate):
 @pytest.mark.parametrize("others", [[0], [2], [0, 1]])
 @pytest.mark.parametrize("is_excluded", [True, False])
 def test_a_card_of_which_another_has_a_part_is_not_programmed(simulate, others, is_excluded):
-    simulated = simulate({"cards": [{"card": "pac-a10", "vfs": 3, "sriov": {"total": 3}}]})
+    simulated = simulate(DIVIDED)
     vfs = simulated.vfs(simulated.card("pac-a10"))
     group = "[intel_fpga_driver]" if is_excluded else "[pci]"
     specs = [json.dumps({"address": vfs[each], "exclude": is_excluded}) for each in others]
     text = "\n".join([group, *(f"device_spec = {spec}" for spec in specs)])
 
     others_driver = [] if is_excluded else ["pci_driver"]
-    (device,) = found(simulated, "intel_fpga_driver", *others_driver, text=text)
+    (device,) = found(simulated, "intel_fpga_driver", text, *others_driver)
 
     (deployable,) = device.deployables
     rest = [vf for number, vf in enumerate(vfs) if number not in others]
@@ -149,13 +133,13 @@ def test_a_card_of_which_another_has_a_part_is_not_programmed(simulate, others, 
 
 
 def test_an_operator_may_give_such_a_card_the_trait_that_it_has(simulate):
-    simulated = simulate({"cards": [{"card": "pac-a10", "vfs": 3, "sriov": {"total": 3}}]})
+    simulated = simulate(DIVIDED)
     trait = "CUSTOM_FPGA_FUNCTION_ID_INTEL_D8424DC4A4A3C413F89E433683F9040B"
     excluded = {"address": simulated.vfs(simulated.card("pac-a10"))[0], "exclude": True}
     specs = [json.dumps(spec) for spec in (excluded, {"vendor_id": "8086", "traits": trait})]
     text = "\n".join(["[intel_fpga_driver]", *(f"device_spec = {spec}" for spec in specs)])
 
-    (device,) = found(simulated, "intel_fpga_driver", text=text)
+    (device,) = found(simulated, "intel_fpga_driver", text)
 
     (deployable,) = device.deployables
     assert deployable.traits.count(trait) == 1
@@ -175,11 +159,8 @@ class TestXilinx(contract.SimulatedDriverContract):
         assert (deployable.resource_class, deployable.num_accelerators) == ("FPGA", 1)
         assert deployable.traits[:2] == ("CUSTOM_FPGA_XILINX", "CUSTOM_FPGA_PRODUCT_ID_5004")
         assert deployable.attach_handles == (handle(address), handle(f"{address[:-1]}1"))
-
-    def test_the_shell_is_the_firmware(self, devices):
-        assert devices[0].deployables[0].attributes["firmware"] == (
-            "xilinx_u250_gen3x16_xdma_shell_4_1"
-        )
+        # Its shell is the firmware.
+        assert deployable.attributes["firmware"] == "xilinx_u250_gen3x16_xdma_shell_4_1"
 
     def test_a_card_that_loses_a_function_keeps_its_name_and_ails(self, changeable):
         address = changeable.card("u250")
@@ -216,7 +197,7 @@ def test_a_xilinx_card_is_not_programmed_without_one_of_its_functions(
     text = f"[{group}]\ndevice_spec = {spec}"
 
     others_driver = ["pci_driver"] if group == "pci" else []
-    (device,) = found(simulated, "xilinx_fpga_driver", *others_driver, text=text)
+    (device,) = found(simulated, "xilinx_fpga_driver", text, *others_driver)
 
     (deployable,) = device.deployables
     assert deployable.attach_handles == (handle(f"{slot}{own}"),)

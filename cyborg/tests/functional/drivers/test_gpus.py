@@ -10,16 +10,14 @@ import pytest
 
 from cyborg.agent import discovery
 from cyborg.drivers import base, pci, registry
+from cyborg.tests import found_cards
 from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
+from cyborg.tests.found_cards import handle, names
 
 A100, MIG, WHOLE, H100, H200, T4, PASSED = (
     f"0000:{bus}:00.0" for bus in ("19", "21", "29", "31", "39", "41", "49")
 )
-
-
-def names(devices) -> list[str]:
-    return [deployable.name for device in devices for deployable in device.deployables]
 
 
 def by_card(devices) -> dict[str, list[base.Deployable]]:
@@ -31,14 +29,8 @@ def by_card(devices) -> dict[str, list[base.Deployable]]:
     return found
 
 
-def nvidia(simulated, text: str = "", count: int = 1) -> list[passes.Pass]:
-    return simulated.call(passes.run, ["nvidia_gpu_driver"], text, "host-1", count)
-
-
 def found(simulated, text: str = "") -> tuple[base.Device, ...]:
-    (only,) = nvidia(simulated, text)
-    assert only.errors == {}
-    return only.devices["nvidia_gpu_driver"]
+    return found_cards.found(simulated, "nvidia_gpu_driver", text)
 
 
 class TestDividedNvidia(contract.SimulatedDriverContract):
@@ -57,30 +49,19 @@ class TestDividedNvidia(contract.SimulatedDriverContract):
         device_addresses = {t4}
     """
 
-    def test_each_card_has_as_many_parts_as_fit_on_it(self, devices):
+    def test_each_card_has_as_many_parts_as_fit_on_it_and_the_rest_are_whole(self, devices):
         parts = {
-            card: [each.num_accelerators for each in deployables]
+            card: [(each.resource_class, each.num_accelerators) for each in deployables]
             for card, deployables in by_card(devices).items()
         }
 
         assert parts == {
-            A100: [1],
-            MIG: [1] * 7,
-            WHOLE: [1],
-            H100: [1, 1],
-            T4: [16],
-            PASSED: [1],
-        }
-
-    def test_parts_are_virtual_gpus_and_the_rest_are_whole(self, devices):
-        classes = {
-            card: {each.resource_class for each in deployables}
-            for card, deployables in by_card(devices).items()
-        }
-
-        assert classes == {
-            **{card: {"VGPU"} for card in (A100, MIG, H100, T4)},
-            **{card: {"PGPU"} for card in (WHOLE, PASSED)},
+            A100: [("VGPU", 1)],
+            MIG: [("VGPU", 1)] * 7,
+            WHOLE: [("PGPU", 1)],
+            H100: [("VGPU", 1)] * 2,
+            T4: [("VGPU", 16)],
+            PASSED: [("PGPU", 1)],
         }
 
     def test_a_mediated_device_is_named_as_it_always_was(self, devices):
@@ -95,20 +76,15 @@ class TestDividedNvidia(contract.SimulatedDriverContract):
         assert deployable.attach_handles[15] == base.AttachHandle(
             attach_type="MDEV",
             attach_info={
-                "domain": "0000",
-                "bus": "41",
-                "device": "00",
-                "function": "0",
+                **pci.split(T4),
                 "asked_type": "nvidia-222",
                 "vgpu_mark": "nvidia-222_15",
             },
         )
-
-    def test_a_virtual_function_with_a_mediated_device_is_named_by_its_address(self, devices):
-        (deployable,) = by_card(devices)[A100]
-
-        assert deployable.name == "host-1_0000:19:00.4"
-        assert "CUSTOM_NVIDIA_20F1_A100_40C" in deployable.traits
+        # One on a virtual function by the address of that.
+        (of_vf,) = by_card(devices)[A100]
+        assert of_vf.name == "host-1_0000:19:00.4"
+        assert "CUSTOM_NVIDIA_20F1_A100_40C" in of_vf.traits
 
     def test_slices_are_told_from_shares_of_time(self, devices):
         cards = by_card(devices)
@@ -122,18 +98,7 @@ class TestDividedNvidia(contract.SimulatedDriverContract):
 
         assert "CUSTOM_NVIDIA_2330_H100XM_40C" in first.traits
         assert first.attributes["memory_mib"] == 40960
-        assert first.attach_handles == (
-            base.AttachHandle(
-                attach_type="PCI",
-                attach_info={
-                    "domain": "0000",
-                    "bus": "31",
-                    "device": "00",
-                    "function": "4",
-                    "asked_type": "1137",
-                },
-            ),
-        )
+        assert first.attach_handles == (handle("0000:31:00.4", asked_type="1137"),)
 
     def test_parts_in_use_are_still_what_was_offered(self, changeable, text, devices):
         uuid = "b1c5e0f0-6f1c-4a3e-9a41-0a7c7e5e9f11"
@@ -153,25 +118,19 @@ class TestWholeNvidia(contract.SimulatedDriverContract):
     entry_point = "nvidia_gpu_driver"
     recorded = "nvidia"
 
-    def test_neither_virtual_functions_nor_their_cards_are_whole_gpus(self, devices):
+    def test_cards_with_virtual_functions_and_the_hosts_screen_are_no_whole_gpus(self, devices):
         assert names(devices) == [f"host-1_{card}" for card in (WHOLE, T4, PASSED)]
-
-    def test_the_host_keeps_the_screen_it_was_booted_with(self, simulated, devices):
-        assert f"host-1_{simulated.card('console')}" not in names(devices)
 
     def test_a_card_is_as_it_always_was(self, devices):
         device = devices[1]
 
         (deployable,) = device.deployables
-        place = {"domain": "0000", "bus": "41", "device": "00", "function": "0"}
         assert (device.type, device.vendor) == ("GPU", "10de")
         assert json.loads(device.std_board_info)["product_id"] == "1eb8"
-        assert device.control_path == base.ControlPath(cpid_type="PCI", cpid_info=place)
+        assert device.control_path == base.ControlPath(cpid_type="PCI", cpid_info=pci.split(T4))
         assert (deployable.resource_class, deployable.num_accelerators) == ("PGPU", 1)
         assert deployable.traits[:2] == ("OWNER_CYBORG", "CUSTOM_NVIDIA_1EB8")
-        assert deployable.attach_handles == (
-            base.AttachHandle(attach_type="PCI", attach_info=place),
-        )
+        assert deployable.attach_handles == (handle(T4),)
 
     def test_facts_are_attributes_and_some_are_traits(self, simulate):
         simulated = simulate({"cards": [{"card": "h100", "numa": 1}]})
@@ -277,9 +236,7 @@ def test_a_card_that_has_yet_to_get_its_virtual_functions_is_not_whole(simulate,
         )
     }
     simulated.enable(card, 4)
-    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver"], text)
-    assert only.errors == {}
-    assert f"host-1_{card[:-1]}4" in names(only.devices["nvidia_gpu_driver"])
+    assert f"host-1_{card[:-1]}4" in names(found(simulated, text))
 
 
 def test_a_card_that_is_a_guests_is_whole_without_virtual_functions(simulate):
@@ -293,29 +250,17 @@ def test_a_card_that_is_a_guests_is_whole_without_virtual_functions(simulate):
 def test_a_card_that_is_to_be_of_two_types_becomes_the_first(simulate):
     simulated = simulate("nvidia")
 
-    cards = by_card(
-        found(
-            simulated,
-            "[gpu_devices]\nenabled_vgpu_types = nvidia-230, nvidia-222\n"
-            f"[vgpu_nvidia-230]\ndevice_addresses = {T4}\n"
-            f"[vgpu_nvidia-222]\ndevice_addresses = {T4}\n",
-        )
+    text = (
+        "[gpu_devices]\nenabled_vgpu_types = nvidia-230, nvidia-222, 1132\n"
+        f"[vgpu_nvidia-230]\ndevice_addresses = {T4}\n"
+        f"[vgpu_nvidia-222]\ndevice_addresses = {T4}\n"
+        f"[vgpu_1132]\ndevice_addresses = {H100}\nmax_instances = 3\n"
     )
+
+    cards = by_card(found(simulated, text))
 
     assert cards[T4][0].attributes["vgpu_type"] == "nvidia-230"
-
-
-def test_the_operator_limits_how_many_parts_a_card_has(simulate):
-    simulated = simulate("nvidia")
-
-    cards = by_card(
-        found(
-            simulated,
-            "[gpu_devices]\nenabled_vgpu_types = 1132\n"
-            f"[vgpu_1132]\ndevice_addresses = {H100}\nmax_instances = 3\n",
-        )
-    )
-
+    # The operator limits how many parts a card has.
     assert len(cards[H100]) == 3
 
 
@@ -330,17 +275,13 @@ class TestAmd(contract.SimulatedDriverContract):
 
         assert kinds == [["PGPU"], ["VGPU"] * 4, ["PGPU"], ["VGPU"]]
 
-    def test_how_a_card_is_partitioned_is_an_attribute_and_a_trait(self, devices):
+    def test_facts_are_attributes_and_how_a_card_is_partitioned_is_a_trait(self, devices):
         attributes = devices[2].deployables[0].attributes
-
         assert attributes["compute_partition"] == "SPX"
         assert attributes["memory_partition"] == "NPS1"
         asked = {"CUSTOM_COMPUTE_PARTITION_SPX", "CUSTOM_MEMORY_PARTITION_NPS1"}
         assert asked <= {*devices[2].deployables[0].traits}
-
-    def test_memory_and_product_are_attributes(self, devices):
         attributes = devices[0].deployables[0].attributes
-
         assert attributes["memory_mib"] == 65520
         assert attributes["product"] == "AMD Instinct MI210"
         assert attributes["firmware"] == "113-D673-0401"
@@ -356,8 +297,6 @@ def test_a_part_that_is_excluded_takes_no_room_from_others(simulate):
         f'device_spec = {{"address": "{first}", "exclude": true}}\n'
     )
 
-    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver"], text)
+    (device,) = found(simulated, text)
 
-    assert only.errors == {}
-    (device,) = only.devices["nvidia_gpu_driver"]
     assert device.deployables[0].name == f"host-1_{second}"

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cyborg.agent import discovery
-from cyborg.drivers import pci, registry
+from cyborg.drivers import pci
 from cyborg.tests.contract import passes
-from cyborg.tests.found_cards import found, names
+from cyborg.tests.found_cards import found, names, whys
 
 SECTORS = 3750748848
 CONTROLLER, NAMESPACE = "nvme/nvme1{vf}", "nvme/nvme1{vf}/nvme1{vf}n1"
@@ -39,16 +38,6 @@ def card(wwid: str = "eui.0{vf}", **sriov: Any) -> dict[str, Any]:
     virtual = {"total": 32, "id": "144d:a824", "driver": "nvme", "nodes": nodes, **sriov}
     pf = {"nvme/nvme{n}": {"attributes": {"subsysnqn": "nqn.the-disk"}}}
     return {"card": "nvme-pm1733", "name": "disk", "vfs": 2, "sriov": virtual, "nodes": pf}
-
-
-def refused(text: str) -> dict[str, str]:
-    """Why the driver does not offer functions."""
-    loaded = registry.load(passes.configured(text, ["nvme_driver"], "host-1"))
-    discovery.Discovery("host-1", loaded.drivers, timeout=60).run()
-    driver: Any = loaded.drivers["nvme_driver"]
-    functions = pci.scan()
-    whys = {name: driver.why_not_offered(each, functions) for name, each in functions.items()}
-    return {name: why.reason for name, why in whys.items() if why is not None}
 
 
 def test_each_virtual_function_is_a_device_if_the_operator_says_so(simulate):
@@ -94,12 +83,11 @@ def test_functions_that_have_one_namespace_are_given_to_nobody(simulate):
 def test_what_cannot_be_erased_alone_is_refused(simulate):
     simulated = simulate({"cards": [card(), {"card": "nvme-pm1733", "name": "other"}]})
 
-    reasons = simulated.call(refused, spec(', "functions": "virtual", "clear_action": "sanitize"'))
-
-    assert reasons[simulated.card("disk")] == (
+    wanted = spec(', "functions": "virtual", "clear_action": "sanitize"')
+    assert simulated.call(whys, "nvme_driver", wanted)[simulated.card("disk")][0] == (
         "a virtual function cannot sanitize itself alone: the whole disk is erased"
     )
-    assert simulated.call(refused, spec())[simulated.card("other")] == (
+    assert simulated.call(whys, "nvme_driver", spec())[simulated.card("other")][0] == (
         "its virtual functions are to be offered, and it has none"
     )
 

@@ -4,15 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 
 import pytest
-from oslo_config import cfg
 
-from cyborg import conf as cyborg_conf
-from cyborg.agent import discovery
-from cyborg.drivers import pci, registry
+from cyborg.drivers import pci
 
 HOST = {
     "cards": [
@@ -92,11 +87,7 @@ def host(simulate):
     return simulate(HOST)
 
 
-def scan() -> dict[str, pci.Function]:
-    return dict(pci.scan())
-
-
-def scan_with_faults() -> tuple[dict[str, pci.Function], dict[str, str]]:
+def scan() -> tuple[dict[str, pci.Function], dict[str, str]]:
     found = pci.scan()
     return dict(found), dict(found.faults)
 
@@ -109,67 +100,18 @@ def scan_error() -> str:
     return "no error"
 
 
-def started_by_second_pass(settings: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Names of deployables of the second pass, and the child processes that it started."""
-    started: list[str] = []
-    watching = False
-
-    def watch(event: str, arguments: object) -> None:
-        if watching and event in {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"}:
-            started.append(event)
-
-    sys.addaudithook(watch)
-    conf = cfg.ConfigOpts()
-    cyborg_conf.register(conf)
-    conf(args=[], default_config_files=[], default_config_dirs=[])
-    conf.set_override("host", "host-1")
-    conf.set_override("enabled_drivers", ["pci_driver", "fake_driver"], group="agent")
-    conf.set_override("device_spec", [json.dumps(settings)], group="pci")
-    passes = discovery.Discovery("host-1", registry.load(conf).drivers, timeout=60)
-    passes.run()
-    watching = True
-    found = passes.run()
-    watching = False
-    assert found.errors == {}
-    return [
-        deployable.name
-        for devices in found.devices.values()
-        for device in devices
-        for deployable in device.deployables
-    ], started
-
-
 def test_every_fact_is_read_as_it_is(host):
-    functions = host.call(scan)
+    functions, faults = host.call(scan)
 
     assert functions == {function.address: function for function in EVERYTHING}
     assert list(functions) == sorted(functions)
-
-
-def test_a_new_walk_sees_what_has_changed(host):
-    host.call(scan)
-    host.detach(NIC.address)
-    host.attach(NIC.address, "vfio-pci")
-    host.disable(GPU.address)
-
-    changed = [
-        dataclasses.replace(NIC, driver="vfio-pci", netdevs=()),
-        dataclasses.replace(GPU, vfs=()),
-        *(each for each in EVERYTHING if each not in {NIC, GPU, *VFS}),
-    ]
-    assert host.call(scan) == {each.address: each for each in changed}
-
-
-def test_a_function_that_is_unplugged_is_absent(host):
-    host.pull(NIC.address)
-
-    assert NIC.address not in host.call(scan)
+    assert faults == {}
 
 
 def test_a_host_without_pci_has_no_functions(simulator, tmp_path):
     (tmp_path / "sys/bus").mkdir(parents=True)
 
-    assert simulator.call(tmp_path, scan) == {}
+    assert simulator.call(tmp_path, scan) == ({}, {})
 
 
 def test_an_absent_sysfs_is_an_error_not_an_empty_host(simulator, tmp_path):
@@ -193,7 +135,7 @@ def test_a_function_that_cannot_be_read_is_a_fault_not_a_gone_one(host, break_it
     uevent = f"{host.path(NIC.address)}/uevent"
     host.files.put(uevent, "") if break_it == "put" else host.files.unlink(uevent)
 
-    functions, faults = host.call(scan_with_faults)
+    functions, faults = host.call(scan)
 
     assert functions == {each.address: each for each in EVERYTHING if each is not NIC}
     (fault,) = faults.items()
@@ -205,19 +147,8 @@ def test_a_function_that_cannot_be_read_is_a_fault_not_a_gone_one(host, break_it
 def test_a_card_of_which_a_part_cannot_be_read_is_not_known(host, broken):
     host.files.put(f"{host.path(broken.address)}/numa_node", "near")
 
-    functions, faults = host.call(scan_with_faults)
+    functions, faults = host.call(scan)
 
     assert faults.keys() == {GPU.address, *GPU.vfs}
     assert all(f"{broken.address}/numa_node cannot be read" in each for each in faults.values())
     assert functions.keys() == {each.address for each in (CONSOLE, NIC, *PORTS)}
-
-
-def test_a_pass_of_the_real_drivers_starts_no_child_process(host):
-    names, started = host.call(started_by_second_pass, {"vendor_id": "10de"})
-
-    assert names == [
-        "host-1_0000:09:00.4",
-        "host-1_0000:09:00.5",
-        "host-1_FakeDevice",
-    ]
-    assert started == []

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import pytest
 import stevedore
-from oslo_config import cfg
 
-from cyborg import conf as cyborg_conf
 from cyborg.drivers import fake, registry
 
 MODULE = """
@@ -105,27 +103,6 @@ def test_a_bad_driver_is_named_and_the_others_are_loaded(conf, name, sentence):
     assert list(loaded.drivers) == ["fake_driver", "good"]
     assert list(loaded.errors) == [name]
     assert sentence in loaded.errors[name]
-
-
-def test_a_wrong_option_of_a_driver_is_told_with_its_place(conf):
-    conf.set_override("device_spec", ['{"vendor_id": "nvidia"}'], group="pci")
-
-    loaded = load(conf, "pci_driver", "good")
-
-    assert list(loaded.drivers) == ["good"]
-    assert '[pci] device_spec {"vendor_id": "nvidia"}' in loaded.errors["pci_driver"]
-
-
-def test_without_a_driver_the_agent_says_so():
-    conf = cfg.ConfigOpts()
-    cyborg_conf.register(conf)
-    conf(args=[], default_config_files=[], default_config_dirs=[])
-
-    loaded = registry.load(conf)
-
-    assert loaded.drivers == {}
-    assert loaded.errors.keys() == {"agent"}
-    assert "[agent] enabled_drivers is not set" in loaded.errors["agent"]
 
 
 def test_drivers_that_are_not_enabled_are_loaded_as_far_as_possible(conf, site):

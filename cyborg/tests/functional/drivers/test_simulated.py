@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated hosts themselves: unmodified pyudev finds what the YAML files say."""
+"""The simulated hosts themselves: unmodified pyudev finds what the YAML files say.
+
+What a kernel does on a write is tested with the code that writes: ``agent/test_privileged``.
+"""
 
 from __future__ import annotations
-
-import pathlib
 
 import pytest
 import pyudev
@@ -24,10 +25,6 @@ def children(subsystem: str) -> dict[str, str | None]:
     return found
 
 
-def file(path: str) -> str:
-    return pathlib.Path(path).read_text()
-
-
 @pytest.mark.parametrize("name", HOSTS)
 def test_pyudev_finds_every_function_as_the_file_says(simulate, name):
     host = simulate(name)
@@ -38,78 +35,19 @@ def test_pyudev_finds_every_function_as_the_file_says(simulate, name):
         assert found[address] == (entry["id"].upper(), entry["bound"])
         assert len(host.vfs(address)) == entry.get("vfs", 0)
         assert set(host.vfs(address)) <= found.keys()
-
-
-@pytest.mark.parametrize("name", HOSTS)
-def test_no_link_leads_nowhere(simulate, name):
-    links = [path for path in (simulate(name).root / "sys").rglob("*") if path.is_symlink()]
-
+    links = [path for path in (host.root / "sys").rglob("*") if path.is_symlink()]
     assert links
     assert [path for path in links if not path.exists()] == []
 
 
-def test_the_large_host_has_512_functions_beside_its_ports(simulate):
-    host = simulate("large")
-
-    found = host.call(functions)
-
-    assert len([driver for _, driver in found.values() if driver != "pcieport"]) == 512
-
-
-def test_what_is_on_a_card_hangs_on_its_function(simulate):
+def test_what_is_on_a_card_hangs_on_its_function_and_goes_with_its_driver(simulate):
     host = simulate("mixed")
-
     uplink, disk = host.card("uplink"), host.card("nvme-system")
-    assert host.call(children, "net")["ens3f0"] == uplink
+
     assert host.call(children, "block")["nvme0n1p2"] == disk
-    assert "dfl-port.0" in host.call(children, "platform")
-
-
-def test_what_the_host_needs_for_itself_is_told_by_proc(simulate):
-    host = simulate("mixed")
-
-    assert "259:2 / / rw" in host.call(file, "/proc/self/mountinfo")
-    assert "ens3f0\t00000000" in host.call(file, "/proc/net/route")
-    assert host.call(file, "/proc/cpuinfo") == file("/proc/cpuinfo")
-
-
-def test_a_driver_takes_what_it_showed_with_it(simulate):
-    host = simulate({"cards": [{"card": "x710", "vfs": 2}]})
-    card = host.card("x710")
-    assert len(host.call(children, "net")) == 3
-
-    host.detach(card)
-    assert host.call(children, "net") == {}
-    assert host.call(functions)[card] == ("8086:1572", None)
-
-    host.attach(card, "vfio-pci")
-    assert host.call(functions)[card] == ("8086:1572", "vfio-pci")
-    assert host.call(children, "net") == {}
-
-
-def test_a_card_comes_and_goes(simulate):
-    host = simulate({"cards": ["t4"]})
-    before = host.call(functions)
-
-    card = host.add("a100", vfs=2)
-    assert len(host.call(functions)) == len(before) + 4
-    vf = host.vfs(card)[0]
-    host.pull(vf)
-    assert host.vfs(card) == [f"{card[:-1]}5"]
-    host.pull(card)
-    assert card not in host.call(functions)
-
-
-def test_a_degraded_link_and_errors_are_shown(simulate):
-    host = simulate({"cards": ["t4"]})
-    card = host.card("t4")
-
-    host.degrade(card, width=8)
-    host.count_errors(card, "fatal", DLP=2, TLP=1)
-
-    device = f"/sys/bus/pci/devices/{card}"
-    assert host.call(file, f"{device}/current_link_width") == "8\n"
-    assert "TOTAL_ERR_FATAL 3" in host.call(file, f"{device}/aer_dev_fatal")
+    assert host.call(children, "net")["ens3f0"] == uplink
+    host.detach(uplink)
+    assert "ens3f0" not in host.call(children, "net")
 
 
 def test_listeners_are_told(simulate, tmp_path):
@@ -121,3 +59,49 @@ def test_listeners_are_told(simulate, tmp_path):
     host.pull(card)
 
     assert heard.result(180) == [("unbind", card), ("remove", card)]
+
+
+def test_on_a_live_host_events_come_in_the_kernels_order_and_to_nobody_else(
+    simulate_live, tmp_path
+):
+    host, other = (simulate_live({"cards": [card]}) for card in ("e810", "t4"))
+    pf, pulled = host.device(host.card("e810")), other.card("t4")
+    first, second = f"{pf.name[:-4]}01.0", f"{pf.name[:-4]}01.1"
+    heard = host.submit(listen, str(tmp_path / "ready"), "remove")
+    heard_elsewhere = other.submit(listen, str(tmp_path / "too"), "remove")
+    service.until(lambda: (tmp_path / "ready").exists() and (tmp_path / "too").exists())
+
+    for count in ("2", "0"):
+        (pf / "sriov_numvfs").write_text(count)
+    other.change("pull", pulled)
+
+    assert heard.result(180) == [
+        *((action, first) for action in ("add", "change", "bind")),
+        *((action, second) for action in ("add", "change", "bind")),
+        ("change", pf.name),
+        ("unbind", second),
+        ("remove", second),
+    ]
+    assert heard_elsewhere.result(180) == [("unbind", pulled), ("remove", pulled)]
+    # Root may not write what the kernel keeps to itself.
+    with pytest.raises(PermissionError):
+        (pf / "vendor").write_text("0x10de")
+
+
+def test_virtual_gpus_bar_each_other_as_on_their_cards(simulate_live):
+    names = ["a100", "a100-mig"]
+    host = simulate_live({"cards": [{"card": name, "vfs": 3} for name in names]})
+    uuids = [f"11111111-2222-3333-4444-55555555555{number}" for number in range(2)]
+    for name, uuid, made in zip(names, uuids, ("nvidia-468", "nvidia-477"), strict=True):
+        function = host.device(host.card(name)) / "virtfn0/mdev_supported_types"
+        (function / made / "create").write_text(uuid)
+
+    def left(name: str, kind: str) -> list[str]:
+        kinds = [f"virtfn{number}/mdev_supported_types/{kind}" for number in range(3)]
+        card = host.device(host.card(name))
+        return [(card / each / "available_instances").read_text().strip() for each in kinds]
+
+    # A function holds one device, and another type fits beside it only on a card in slices.
+    assert left("a100", "nvidia-468") == ["0", "1", "1"]
+    assert left("a100", "nvidia-474") == ["0", "0", "0"]
+    assert left("a100-mig", "nvidia-475") == ["0", "1", "1"]
