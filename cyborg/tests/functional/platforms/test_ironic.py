@@ -8,6 +8,7 @@ import json
 import pathlib
 import re
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -34,6 +35,8 @@ from cyborg.tests import hosts
 from cyborg.tests.ironic_server import Ironic
 from cyborg.tests.killed_statement import KILLED, killed_at
 from cyborg.tests.service import Site
+
+pytestmark = pytest.mark.usefixtures("database")
 
 T4 = "0000:af:00.0"
 #: The devices of bm-1 and, which is the last one, of bm-2.
@@ -83,9 +86,7 @@ def contents() -> list[Any]:
 
 
 @pytest.mark.every_database
-def test_the_inventory_of_a_node_becomes_devices(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
-) -> None:
+def test_the_inventory_of_a_node_becomes_devices(conf: cfg.ConfigOpts, ironic: Ironic) -> None:
     outcomes = import_all(conf)
     assert outcomes["bm-1"] == Imported(
         node=ironic.uuid("bm-1"), host="bm-1", devices=4, new=4, unknown=1
@@ -110,7 +111,7 @@ def test_the_inventory_of_a_node_becomes_devices(
 
 @pytest.mark.every_database
 def test_a_second_import_changes_what_has_changed_only(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
+    conf: cfg.ConfigOpts, ironic: Ironic
 ) -> None:
     import_all(conf)
     before, uuids = dump(), {place: each.uuid for place, each in shown().items()}
@@ -134,10 +135,7 @@ def test_a_second_import_changes_what_has_changed_only(
     assert dump() == [[], [], []]
 
 
-@pytest.mark.every_database
-def test_a_node_that_is_gone_loses_its_devices(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
-) -> None:
+def test_a_node_that_is_gone_loses_its_devices(conf: cfg.ConfigOpts, ironic: Ironic) -> None:
     hosts.apply(hosts.card())
     import_all(conf)
     ironic.delete("bm-1")
@@ -148,7 +146,7 @@ def test_a_node_that_is_gone_loses_its_devices(
 
 
 def test_an_ironic_that_shows_few_nodes_is_not_believed(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
+    conf: cfg.ConfigOpts, ironic: Ironic
 ) -> None:
     import_all(conf)
     for name in ("bm-1", "bm-2"):
@@ -163,7 +161,7 @@ def test_an_ironic_that_shows_few_nodes_is_not_believed(
 
 @pytest.mark.parametrize("left", ["bm-1", ""])
 def test_an_ironic_that_has_lost_its_inventories_is_not_believed(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic, left: str
+    conf: cfg.ConfigOpts, ironic: Ironic, left: str
 ) -> None:
     import_all(conf)
     before = dump()
@@ -181,9 +179,7 @@ def test_an_ironic_that_has_lost_its_inventories_is_not_believed(
     assert shown() == {}
 
 
-def test_a_node_that_fails_stays_and_hinders_no_other(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
-) -> None:
+def test_a_node_that_fails_stays_and_hinders_no_other(conf: cfg.ConfigOpts, ironic: Ironic) -> None:
     import_all(conf)
     before = contents()
     ironic.status[f"/nodes/{ironic.uuid('bm-1')}/inventory"] = 500
@@ -209,7 +205,7 @@ def test_a_node_that_fails_stays_and_hinders_no_other(
     ],
 )
 def test_what_a_ramdisk_sends_need_not_be_well_formed(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic, broken: object, note: str | None
+    conf: cfg.ConfigOpts, ironic: Ironic, broken: object, note: str | None
 ) -> None:
     ironic.inventory("bm-1")["plugin_data"]["pci_devices"] = broken
     outcome = import_all(conf)["bm-1"]
@@ -221,7 +217,7 @@ def test_what_a_ramdisk_sends_need_not_be_well_formed(
 
 
 def test_disks_and_networks_count_if_their_driver_is_enabled(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
+    conf: cfg.ConfigOpts, ironic: Ironic
 ) -> None:
     conf.set_override("enabled_drivers", ["intel_nic_driver", "pci_driver"], group="agent")
     spec = [json.dumps({"vendor_id": "144d", "resource_class": "CUSTOM_SSD", "type": "SSD"})]
@@ -247,9 +243,7 @@ def test_an_import_that_is_killed_is_run_again(
 
 
 @pytest.mark.every_database
-def test_the_agent_of_a_host_takes_its_devices_over(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
-) -> None:
+def test_the_agent_of_a_host_takes_its_devices_over(conf: cfg.ConfigOpts, ironic: Ironic) -> None:
     ironic.delete("bm-2")
     import_all(conf)
     before = shown()
@@ -267,9 +261,8 @@ def test_the_agent_of_a_host_takes_its_devices_over(
     assert store.known_hosts() == {}
 
 
-@pytest.mark.every_database
 def test_the_agent_may_have_another_name_than_the_node(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
+    conf: cfg.ConfigOpts, ironic: Ironic
 ) -> None:
     ironic.delete("bm-2")
     ironic.nodes[0]["extra"]["cyborg_host"] = "host-1.example"
@@ -281,9 +274,8 @@ def test_the_agent_may_have_another_name_than_the_node(
     assert import_all(conf)["host-1.example"].has_agent
 
 
-@pytest.mark.every_database
 def test_a_host_that_gets_the_node_of_another_ends_what_ironic_knows_of_it(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
+    conf: cfg.ConfigOpts, ironic: Ironic
 ) -> None:
     ironic.delete("bm-2")
     hosts.apply(hosts.card())
@@ -296,9 +288,8 @@ def test_a_host_that_gets_the_node_of_another_ends_what_ironic_knows_of_it(
     assert import_all(conf)["host-1.example"].has_agent
 
 
-@pytest.mark.every_database
 def test_a_node_with_the_name_of_an_agents_host_is_left_to_it(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
+    conf: cfg.ConfigOpts, ironic: Ironic
 ) -> None:
     import_all(conf)
     hosts.apply(hosts.card())
@@ -314,9 +305,7 @@ def test_a_node_with_the_name_of_an_agents_host_is_left_to_it(
     ]
 
 
-def test_a_node_takes_no_names_from_an_agents_host(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
-) -> None:
+def test_a_node_takes_no_names_from_an_agents_host(conf: cfg.ConfigOpts, ironic: Ironic) -> None:
     # Of an agent's host it would: the names of its deployables begin so.
     ironic.nodes[0]["name"] = "host-1_a"
     import_all(conf)
@@ -324,19 +313,7 @@ def test_a_node_takes_no_names_from_an_agents_host(
     assert [row.name for row in hosts.deployables()] == ["host-1_a_x"]
 
 
-def test_nothing_of_an_old_database_is_imported_to_a_host_without_agent(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
-) -> None:
-    import_all(conf)
-    old = [Whole(hostname=name, values={}, path={}, parts=[]) for name in ("bm-1", "host-1")]
-    with db.reader() as session:
-        (sentence,) = importing.conflicts_of_devices(session, old)
-    assert sentence.endswith("Run `cyborg-ironic forget bm-1` first.")
-
-
-def test_nothing_is_expected_of_a_host_without_agent(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
-) -> None:
+def test_nothing_is_expected_of_a_host_without_agent(conf: cfg.ConfigOpts, ironic: Ironic) -> None:
     ironic.delete("bm-2")
     hosts.apply(hosts.card())
     import_all(conf)
@@ -370,7 +347,7 @@ def test_nothing_is_expected_of_a_host_without_agent(
 
 
 def test_a_host_without_agent_does_not_count_as_one_that_is_silent(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
+    conf: cfg.ConfigOpts, ironic: Ironic
 ) -> None:
     ironic.delete("bm-2")
     import_all(conf)
@@ -389,9 +366,7 @@ def test_a_host_without_agent_does_not_count_as_one_that_is_silent(
     assert down == {"host-1": True, "bm-1": False}
 
 
-def test_what_is_for_hosts_with_an_agent_is_refused(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
-) -> None:
+def test_what_is_for_hosts_with_an_agent_is_refused(conf: cfg.ConfigOpts, ironic: Ironic) -> None:
     import_all(conf)
     device = shown()["bm-1", T4]
     for change in (
@@ -410,13 +385,17 @@ def test_what_is_for_hosts_with_an_agent_is_refused(
         removal.remove_host(device.host.uuid, force=True)
     with pytest.raises(errors.NotFound):
         nodes.rename_host("bm-1", "bm-9")
+    old = [Whole(hostname=name, values={}, path={}, parts=[]) for name in ("bm-1", "host-1")]
     with db.reader() as session:
         assert session.scalars(sa.select(models.Work)).all() == []
+        # Nor is anything of an old database imported to it.
+        (sentence,) = importing.conflicts_of_devices(session, old)
+    assert sentence.endswith("Run `cyborg-ironic forget bm-1` first.")
 
 
 @pytest.mark.makes_up_rows
 def test_a_check_finds_what_a_host_without_agent_must_not_have(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
+    conf: cfg.ConfigOpts, ironic: Ironic
 ) -> None:
     import_all(conf)
     assert consistency.violations() == []
@@ -446,62 +425,59 @@ def test_the_api_says_whose_facts_they_are(
     assert deployable["name"] == "host-1_a"
 
 
+@pytest.fixture
 def run_command(
-    conf: cfg.ConfigOpts, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *arguments: str
-) -> int:
+    conf: cfg.ConfigOpts, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., int]:
     """Run ``cyborg-ironic`` as the configuration says."""
-    file = folder / "cyborg.conf"
-    text = f"[database]\nconnection = {conf.database.connection}\n"
-    if conf.ironic.auth_type:
-        url = conf.ironic.endpoint_override
-        text += f"[ironic]\nauth_type = none\nendpoint_override = {url}\n"
-    file.write_text(text)
-    monkeypatch.setattr(cfg, "CONF", cfg.ConfigOpts())
-    return command.main(["--config-file", str(file), *arguments])
+    file = tmp_path / "cyborg.conf"
+
+    def run(*arguments: str) -> int:
+        text = f"[database]\nconnection = {conf.database.connection}\n"
+        if conf.ironic.auth_type:
+            url = conf.ironic.endpoint_override
+            text += f"[ironic]\nauth_type = none\nendpoint_override = {url}\n"
+        file.write_text(text)
+        monkeypatch.setattr(cfg, "CONF", cfg.ConfigOpts())
+        return command.main(["--config-file", str(file), *arguments])
+
+    return run
 
 
 def test_the_command_says_what_has_become_of_each_node(
-    conf: cfg.ConfigOpts,
-    database: sa.Engine,
-    ironic: Ironic,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run_command: Callable[..., int], ironic: Ironic, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = (conf, tmp_path, monkeypatch)
-    assert run_command(*asked, "import", "--dry-run") == 0
+    assert run_command("import", "--dry-run") == 0
     assert "Nothing was written." in capsys.readouterr().out
     assert shown() == {}
-    assert run_command(*asked, "import") == 0
+    assert run_command("import") == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if "bm-1" in line)
     assert row.replace(" ", "") == "|bm-1|4|4|0|0|1||"
     ironic.status[f"/nodes/{ironic.uuid('bm-1')}/inventory"] = 500
-    assert run_command(*asked, "import", "--node", "bm-1") == 1
+    assert run_command("import", "--node", "bm-1") == 1
     assert "failed: Ironic answered 500" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        run_command(*asked, "import", "--node", "nobody")
+        run_command("import", "--node", "nobody")
     assert "Ironic knows no node nobody." in capsys.readouterr().err
-    assert run_command(*asked, "forget", "bm-1") == 0
+    assert run_command("forget", "bm-1") == 0
     assert capsys.readouterr().out == "Forgot 1 hosts with 4 devices.\n"
     assert list(shown()) == [OF_BM_2]
-    assert run_command(*asked, "forget", "--all") == 0
+    assert run_command("forget", "--all") == 0
     assert shown() == {}
 
 
 def test_an_inventory_may_come_from_a_file(
     conf: cfg.ConfigOpts,
-    database: sa.Engine,
     ironic: Ironic,
     tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
+    run_command: Callable[..., int],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     saved, node = tmp_path / "saved.json", str(uuid.uuid4())
     saved.write_text(json.dumps(ironic.inventory("bm-1")))
     conf.set_override("auth_type", None, group="ironic")
-    asked = (conf, tmp_path, monkeypatch)
     given = ("import", "--from-file", str(saved))
-    assert run_command(*asked, *given, "--node", node, "--hostname", "rack-7") == 0
+    assert run_command(*given, "--node", node, "--hostname", "rack-7") == 0
     assert {host for host, _ in shown()} == {"rack-7"}
     assert {place for _, place in shown()} == DEVICES.keys() - {OF_BM_2[1]}
     for arguments, sentence in (
@@ -512,9 +488,9 @@ def test_an_inventory_may_come_from_a_file(
         (("forget", "rack-8"), "Not known from Ironic: rack-8."),
     ):
         with pytest.raises(SystemExit):
-            run_command(*asked, *arguments)
+            run_command(*arguments)
         assert sentence in capsys.readouterr().err
     saved.write_text("[]")
     with pytest.raises(SystemExit):
-        run_command(*asked, *given, "--node", node)
+        run_command(*given, "--node", node)
     assert "has no inventory" in capsys.readouterr().err

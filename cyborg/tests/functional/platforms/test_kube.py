@@ -214,8 +214,19 @@ def test_nothing_is_lost_when_services_are_started_again(tainted: Node) -> None:
     # The kubelet deletes the slices of a driver that it does not find.
     tainted.cluster.slices.clear()
     assert len(tainted.devices()) == 4
-    assert again.unprepare(claim)[claim[2]].error == ""
+    # A socket that an older driver has removed is made again.
+    (socket,) = tainted.registry.glob("*.sock")
+    socket.unlink()
+    tainted.look_twice()
+    found = kubelet.register(tainted.registry)
+    try:
+        assert found.unprepare(claim)[claim[2]].error == ""
+    finally:
+        found.close()
     assert tainted.allocation(claim[2]) is None
+    # A host that is removed has no devices.
+    tainted.site.conf.set_override("host", "host-9")
+    tainted.see(lambda: not tainted.cluster.slices)
 
 
 def ask_as(site: Site, consumer: str) -> int:
@@ -262,11 +273,7 @@ def test_what_is_out_of_order_is_tainted(tainted: Node) -> None:
     assert {name: each.health for name, each in said.items()} == dict.fromkeys(names, 1)
     assert {each.device.pool_name for each in said.values()} == {NODE}
 
-    conf = tainted.site.conf
-    tainted.site.call("POST", "/hosts/host-1/drain", {"reason": "disks"}, VERSION)
-    tainted.see(lambda: tainted.taints() == {("cyborg.openstack.org/drained", "NoSchedule")})
-    tainted.site.call("POST", "/hosts/host-1/undrain", version=VERSION)
-    conf.set_override("evict_unhealthy", True, group="kube")
+    tainted.site.conf.set_override("evict_unhealthy", True, group="kube")
     tainted.site.make_unhealthy(0)
     tainted.see(lambda: tainted.taints() == {("cyborg.openstack.org/unhealthy", "NoExecute")})
     bad = next(said for said in plugin.health() if {each.health for each in said.values()} == {2})
@@ -277,17 +284,6 @@ def test_what_is_out_of_order_is_tainted(tainted: Node) -> None:
     tainted.see(lambda: len(tainted.taints()) == 2)
     assert before in tainted.cluster.devices()[names[0]]["taints"]
     assert bad[names[0]].health_check_timeout_seconds == 30
-
-
-def test_a_server_without_partitions_is_not_written_to_again_and_again(tainted: Node) -> None:
-    tainted.cluster.drops = {"consumesCounters"}
-    tainted.start()
-    tainted.devices()
-    # By then it has seen all that the start of the site has changed.
-    tainted.look_twice()
-    before = tainted.cluster.writes
-    tainted.look_twice()
-    assert tainted.cluster.writes == before > 0
 
 
 def test_a_slice_that_is_refused_leaves_the_pool_as_it_is(tainted: Node) -> None:
@@ -303,6 +299,15 @@ def test_a_slice_that_is_refused_leaves_the_pool_as_it_is(tainted: Node) -> None
     assert sorted(tainted.cluster.devices()) == names
     tainted.cluster.refused = None
     tainted.see(lambda: tainted.taints() == {("cyborg.openstack.org/drained", "NoSchedule")})
+
+    # A server without partitions is not written to again and again.
+    tainted.cluster.drops = {"consumesCounters"}
+    tainted.cluster.slices.clear()
+    tainted.devices()
+    tainted.look_twice()
+    writes = tainted.cluster.writes
+    tainted.look_twice()
+    assert tainted.cluster.writes == writes
 
 
 def test_a_device_that_is_refused_is_left_out_until_it_is_another(
@@ -335,29 +340,9 @@ def test_a_device_that_is_refused_is_left_out_until_it_is_another(
     assert len(node.cluster.devices()) == 2
 
 
-def test_a_socket_that_an_older_driver_has_removed_is_made_again(tainted: Node) -> None:
-    tainted.start()
-    names = tainted.devices()
-    (socket,) = tainted.registry.glob("*.sock")
-    socket.unlink()
-    tainted.look_twice()
-    plugin = kubelet.register(tainted.registry)
-    try:
-        claim = tainted.cluster.claim(names[0])
-        assert plugin.prepare(claim)[claim[2]].error == ""
-        plugin.unprepare(claim)
-    finally:
-        plugin.close()
-
-
-def test_a_host_that_is_removed_has_no_devices(tainted: Node) -> None:
-    tainted.start()
-    tainted.devices()
-    tainted.site.conf.set_override("host", "host-9")
-    tainted.see(lambda: not tainted.cluster.slices)
-
-
-def test_an_allocation_is_another_after_the_claim_got_other_devices(tainted: Node) -> None:
+def test_an_allocation_is_another_after_the_claim_got_other_devices(
+    tainted: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plugin = tainted.start()
     names = tainted.devices()
     claim = tainted.cluster.claim(names[0])
@@ -371,6 +356,21 @@ def test_an_allocation_is_another_after_the_claim_got_other_devices(tainted: Nod
     assert len(tainted.site.hurry(prepared)) == 3
     assert len(tainted.site.held()) == 3
 
+    # One that is not claimed yet does not say of which providers it is.
+    real = accelerators.Api.find
+
+    def find(self: accelerators.Api, path: str) -> Any:
+        found = real(self, path)
+        monkeypatch.setattr(accelerators.Api, "find", real)
+        assert found is not None
+        rows = [each | {"device_rp_uuid": None} for each in found["accelerators"]]
+        return found | {"state": "Claiming", "accelerators": rows}
+
+    monkeypatch.setattr(accelerators.Api, "find", find)
+    tainted.cluster.claim(f"fpga-{uuid.uuid4()}-0", uid=claim[2])
+    assert "had other devices" in plugin.prepare(claim)[claim[2]].error
+    assert tainted.allocation(claim[2]) is None
+
 
 def test_what_cannot_be_had_is_said(tainted: Node) -> None:
     plugin = tainted.start()
@@ -382,10 +382,8 @@ def test_what_cannot_be_had_is_said(tainted: Node) -> None:
     good = tainted.cluster.claim(names[2])
     none = tainted.cluster.claim()
     said = plugin.prepare(admin, odd, gone, good, none)
-    why = [said[claim[2]].error for claim in (admin, odd, gone)]
-    assert ["administrative" in why[0], "no name" in why[1], "any more" in why[2]] == [
-        True
-    ] * 3
+    for refused, why in ((admin, "administrative"), (odd, "no name"), (gone, "any more")):
+        assert why in said[refused[2]].error
     assert said[good[2]].error == ""
     assert len(said[good[2]].devices) == 1
     # A container that was promised a device does not start without it.
@@ -401,19 +399,7 @@ def call_for(seconds: float, *, is_heard: bool = True) -> resource_claims.Call:
     return resource_claims.Call(until=time.monotonic() + seconds, is_heard=lambda: is_heard)
 
 
-def test_a_node_does_not_free_what_a_claim_has_on_another(tainted: Node) -> None:
-    plugin = tainted.start()
-    claim = tainted.cluster.claim(tainted.devices()[0])
-    assert plugin.prepare(claim)[claim[2]].error == ""
-    conf = tainted.site.conf
-    other: Any = types.SimpleNamespace(kube=conf.kube, host="host-2")
-    elsewhere = resource_claims.ResourceClaims(other, accelerators.Api(conf), Cluster(conf))
-    # The kubelet there asks by what it remembers, long after the claim has gone.
-    elsewhere.unprepare(claim[2], call_for(5))
-    assert tainted.allocation(claim[2])["state"] == "Active"
-
-
-def test_nobody_else_can_tell_which_consumer_a_claim_is(tainted: Node) -> None:
+def test_nobody_else_can_tell_which_consumer_a_claim_is_or_free_it(tainted: Node) -> None:
     plugin = tainted.start()
     claim = tainted.cluster.claim(tainted.devices()[0])
     # Another project knows the uid, the host and this code; it has no secret but its own.
@@ -425,6 +411,11 @@ def test_nobody_else_can_tell_which_consumer_a_claim_is(tainted: Node) -> None:
     guesses = {guess, str(uuid.uuid5(uuid.UUID(claim[2]), conf.host)), claim[2]}
     assert plugin.prepare(claim)[claim[2]].error == ""
     assert tainted.consumer(claim[2]) not in guesses
+    # The kubelet of another node asks by what it remembers, long after the claim has gone.
+    there: Any = types.SimpleNamespace(kube=conf.kube, host="host-2")
+    elsewhere = resource_claims.ResourceClaims(there, accelerators.Api(conf), Cluster(conf))
+    elsewhere.unprepare(claim[2], call_for(5))
+    assert tainted.allocation(claim[2])["state"] == "Active"
 
     secret = pathlib.Path(conf.kube.plugins_dir, conf.kube.driver_name, "consumers.key")
     assert secret.stat().st_mode & 0o777 == 0o600
@@ -465,29 +456,6 @@ def test_a_call_has_one_deadline(tainted: Node) -> None:
     own.unprepare(uid, call_for(5))
 
 
-def test_what_was_claimed_for_other_devices_is_not_handed_out(
-    tainted: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An allocation that is not claimed yet does not say of which providers it is."""
-    plugin = tainted.start()
-    claim = tainted.cluster.claim(tainted.devices()[0])
-    assert plugin.prepare(claim)[claim[2]].error == ""
-    real = accelerators.Api.find
-
-    def find(self: accelerators.Api, path: str) -> Any:
-        found = real(self, path)
-        monkeypatch.setattr(accelerators.Api, "find", real)
-        assert found is not None
-        rows = [each | {"device_rp_uuid": None} for each in found["accelerators"]]
-        return found | {"state": "Claiming", "accelerators": rows}
-
-    monkeypatch.setattr(accelerators.Api, "find", find)
-    other = f"fpga-{uuid.uuid4()}-0"
-    tainted.cluster.claim(other, uid=claim[2])
-    assert "had other devices" in plugin.prepare(claim)[claim[2]].error
-    assert tainted.allocation(claim[2]) is None
-
-
 def lease_ms(uid: str) -> int:
     row = models.Allocation
     with db.reader() as session:
@@ -525,11 +493,8 @@ def test_a_lease_that_ended_while_nobody_looked_is_an_error(
     )
     status = tainted.cluster.claims[lost[:2]]["status"]
     status["reservedFor"] = [{"resource": "pods", "name": "a", "uid": "b"}]
-    found = leases.Leases(
-        tainted.site.conf,
-        accelerators.Api(tainted.site.conf),
-        Cluster(tainted.site.conf),
-    )
+    conf = tainted.site.conf
+    found = leases.Leases(conf, accelerators.Api(conf), Cluster(conf))
     for _ in range(3):
         found.renew()
     errors = [each.getMessage() for each in ours_of(caplog) if each.levelname == "ERROR"]
