@@ -75,20 +75,23 @@ def signed(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504])
-def test_a_vault_that_is_sealed_or_broken_says_nothing_now(vault, signed, status):
-    """Vault itself answers 503 while it is sealed; 502 is of a proxy before one that is down."""
-    with answering(status) as url:
+@pytest.mark.parametrize(
+    ("statuses", "trusted", "error"),
+    [
+        # Vault itself answers 503 while it is sealed; 502 is of a proxy before one that is down.
+        *(([status], (), image_signatures.NoKeyManager) for status in (500, 502, 503, 504)),
+        *(([status], (), image_signatures.BadSignature) for status in (403, 404)),
+        # Who is trusted is not known while no certificate can be had.
+        ([404, 503], ["gone", "trusted"], image_signatures.NoKeyManager),
+    ],
+)
+def test_a_vault_that_refuses_would_refuse_again_and_one_that_is_broken_says_nothing_now(
+    vault, signed, statuses, trusted, error
+):
+    with answering(statuses[0], trusted=statuses[-1]) as url:
         vault(url)
-        with pytest.raises(image_signatures.NoKeyManager):
-            image_signatures.verify(signed, SIGNATURE, ())
-
-
-def test_who_is_trusted_is_not_known_while_no_certificate_can_be_had(vault, signed):
-    with answering(404, trusted=503) as url:
-        vault(url)
-        with pytest.raises(image_signatures.NoKeyManager):
-            image_signatures.verify(signed, SIGNATURE, ["gone", "trusted"])
+        with pytest.raises(error):
+            image_signatures.verify(signed, SIGNATURE, trusted)
 
 
 def test_a_vault_that_is_down_says_nothing_now(vault, signed):
@@ -96,14 +99,6 @@ def test_a_vault_that_is_down_says_nothing_now(vault, signed):
 
     with pytest.raises(image_signatures.NoKeyManager):
         image_signatures.verify(signed, SIGNATURE, ())
-
-
-@pytest.mark.parametrize("status", [403, 404])
-def test_a_vault_that_refuses_would_refuse_again(vault, signed, status):
-    with answering(status) as url:
-        vault(url)
-        with pytest.raises(image_signatures.BadSignature):
-            image_signatures.verify(signed, SIGNATURE, ())
 
 
 def test_certificates_that_are_not_there_are_a_fault_of_the_host(vault, signed, tmp_path):

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import pathlib
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -17,8 +17,10 @@ import pytest
 from cyborg import rpc
 from cyborg.agent import host_steps, pass_counter
 from cyborg.drivers import pci, privileged, registry, tool_process
+from cyborg.tests import full_payloads
 from cyborg.tests.contract import passes
 from cyborg.tests.heard_reports import Conductor
+from cyborg.tests.service import until
 from cyborg.tests.vendor_tools import (
     AFU,
     OLD,
@@ -51,7 +53,8 @@ def ask(driver: str, state: str, address: str, tool_timeout: str = "60") -> str:
     agent = host_steps.StepEndpoint(
         conf, registry.load(conf).drivers, 5, pass_counter.PassCounter(lambda: None)
     )
-    step = rpc.ProgramStep(
+    step = dataclasses.replace(
+        full_payloads.program_step(),
         driver=driver,
         deployable="host-1_card",
         deployable_uuid=str(uuid.UUID(int=1)),
@@ -100,6 +103,7 @@ class Orphan:
             f"echo {loads} > /sys/bus/pci/devices/{self._place}\n"
         )
         self._state = str(folder)
+        self.lock = folder / "cards" / f"{self.address}.lock"
         code = f"from {__name__} import ask; import sys; ask(*sys.argv[1:])"
         agent = subprocess.Popen(
             [sys.executable, "-c", code, self.driver, self._state, self.address, f"{tool_timeout}"],
@@ -109,11 +113,8 @@ class Orphan:
                 "UMOCKDEV_DIR": str(self.simulated.root),
             },
         )
-        deadline = time.monotonic() + PATIENCE
-        while not begun.exists():
-            assert agent.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: begun.exists() or agent.poll() is not None)
+        assert agent.poll() is None
         agent.kill()
         agent.wait(PATIENCE)
         begun.unlink()
@@ -138,20 +139,16 @@ def orphan(simulate, tool, tmp_path) -> Iterator[Callable[[str], Orphan]]:
     made: list[Orphan] = []
 
     def make(vendor: str, tool_timeout: int = 60) -> Orphan:
+        simulated = simulate({"cards": ["pac-a10", "u250"]})
         if vendor == "intel":
-            simulated = simulate({"cards": ["pac-a10"]})
-            place = port_of(simulated, "pac-a10")
-            found = Orphan(simulated, "intel_fpga_driver", "pac-a10", place)
-            made.append(found)
-            found.begin(tmp_path, gbs(), AFU, tool_timeout)
+            card, place, data, loads = "pac-a10", port_of(simulated, "pac-a10"), gbs(), AFU
         else:
-            simulated = simulate({"cards": ["u250"]})
             place = f"{user_of(simulated)}/xclbinuuid"
             (simulated.root / "sys/bus/pci/devices" / place).write_text(f"{OLD}\n")
-            found = Orphan(simulated, "xilinx_fpga_driver", "u250", place)
-            made.append(found)
-            found.begin(tmp_path, xclbin(), XCLBIN, tool_timeout)
-        return found
+            card, data, loads = "u250", xclbin(), XCLBIN
+        made.append(Orphan(simulated, f"{vendor}_fpga_driver", card, place))
+        made[-1].begin(tmp_path, data, loads, tool_timeout)
+        return made[-1]
 
     yield make
     for each in made:
@@ -178,25 +175,17 @@ def test_the_next_agent_leaves_a_card_alone_that_is_still_written(orphan, vendor
 
     card.hold.unlink()
 
-    deadline = time.monotonic() + PATIENCE
-    while (answer := card.ask()) == refused:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert answer == end
+    until(lambda: not tool_process.is_locked(card.lock))
+    assert card.ask() == end
     assert card.asked.exists()
-    assert card.reports() == [("dynamic", answer.partition(" ")[0])]
+    assert card.reports() == [("dynamic", end.partition(" ")[0])]
 
 
-@pytest.mark.parametrize("vendor", ["intel", "xilinx"])
-def test_a_tool_that_hangs_without_its_agent_is_killed(orphan, vendor):
+def test_a_tool_that_hangs_without_its_agent_is_killed(orphan):
     """The next agent writes the card then; nobody has let the tool go on."""
-    card = orphan(vendor, tool_timeout=1)
-    lock = card.hold.parent / "cards" / f"{card.address}.lock"
+    card = orphan("intel", tool_timeout=1)
 
-    deadline = time.monotonic() + PATIENCE
-    while tool_process.is_locked(lock):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not tool_process.is_locked(card.lock))
 
     assert card.hold.exists()
     card.hold.unlink()

@@ -7,11 +7,11 @@ The tools are recorded ones, as in test_tools.
 from __future__ import annotations
 
 import pathlib
-import time
 
 import pytest
 
 from cyborg.drivers import tool_process
+from cyborg.tests.service import until
 from cyborg.tests.vendor_tools import AFU, XCLBIN, asked, gbs, port_of, shows, xclbin
 
 
@@ -49,48 +49,33 @@ def test_what_a_tool_leaves_behind_still_writes_the_card(intel, program, tmp_pat
     finally:
         hold.unlink()
 
-    lock, deadline = lock_of(tmp_path, intel.card("pac-a10")), time.monotonic() + 60
-    while tool_process.is_locked(lock):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    lock = lock_of(tmp_path, intel.card("pac-a10"))
+    until(lambda: not tool_process.is_locked(lock))
     assert program(intel, "intel", "pac-a10", gbs()) == f"{AFU} by afu_id in sysfs"
-
-
-def test_a_card_is_not_programmed_under_those_who_have_another_part(simulate, program, tool):
-    simulated = simulate({"cards": [{"card": "pac-a10", "vfs": 3, "sriov": {"total": 3}}]})
-    other = simulated.vfs(simulated.card("pac-a10"))[1]
-
-    done = program(simulated, "intel", "pac-a10", gbs(), without=other)
-
-    assert done.startswith(f"NothingWritten: PCI function {other} is not of this deployable")
-    assert asked(tool) is None
-    port = port_of(simulated, "pac-a10")
-    all_of_it = program(simulated, "intel", "pac-a10", gbs(), shows(port, AFU))
-    assert all_of_it == f"{AFU} by afu_id in sysfs"
 
 
 @pytest.mark.parametrize(
     ("vendor", "card", "data"), [("intel", "pac-a10", gbs()), ("xilinx", "u250", xclbin())]
 )
-def test_after_the_term_of_its_permit_no_tool_is_started(
+def test_no_tool_is_started_after_the_term_of_its_permit_or_for_a_part_of_a_card(
     simulate, program, tool, vendor, card, data
 ):
-    done = program(simulate({"cards": [card]}), vendor, card, data, until=0.0)
+    divided = {"vfs": 3, "sriov": {"total": 3}} if vendor == "intel" else {}
+    simulated = simulate({"cards": [{"card": card, **divided}]})
+
+    done = program(simulated, vendor, card, data, until=0.0)
 
     assert done == f"NotPermitted: [Errno 62] The permit ended before {tool} was started"
+    address = simulated.card(card)
+    parts = simulated.vfs(address)[1:2] or [f"{address[:-1]}{number}" for number in "01"]
+    for other in parts:
+        done = program(simulated, vendor, card, data, without=other)
+        assert done.startswith(f"NothingWritten: PCI function {other} is not of this deployable")
     assert asked(tool) is None
-
-
-@pytest.mark.parametrize("number", ["0", "1"])
-def test_a_xilinx_card_is_not_programmed_without_one_of_its_functions(
-    xilinx, program, tool, number
-):
-    other = f"{xilinx.card('u250')[:-1]}{number}"
-
-    done = program(xilinx, "xilinx", "u250", xclbin(), without=other)
-
-    assert done.startswith(f"NothingWritten: PCI function {other} is not of this deployable")
-    assert asked(tool) is None
+    if vendor == "intel":
+        behaviour = shows(port_of(simulated, card), AFU)
+        all_of_it = program(simulated, vendor, card, data, behaviour)
+        assert all_of_it == f"{AFU} by afu_id in sysfs"
 
 
 def test_an_image_that_says_another_function_than_its_data_is_never_written(

@@ -9,7 +9,6 @@ import pathlib
 from collections.abc import Callable, Iterator
 
 import pytest
-from castellan.tests.unit.key_manager import mock_key_manager
 from oslo_config import cfg
 
 from cyborg.drivers import base, card_tools, privileged
@@ -64,16 +63,7 @@ def program(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> Callable[..., None]
     return programming
 
 
-KeyManager = mock_key_manager.MockKeyManager
-
-
-def test_the_tool_is_given_what_was_signed(
-    keys: KeyManager,
-    program: Callable[..., None],
-    written: pathlib.Path,
-    option: Callable[[str, object], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_tool_is_given_what_was_signed(keys, program, written, option, monkeypatch):
     signer = Signer(keys)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     option("require_signature", True)
@@ -83,14 +73,7 @@ def test_the_tool_is_given_what_was_signed(
 
 
 @pytest.mark.parametrize("days", [(-3, -1), (-1, 1)])
-def test_nothing_else_reaches_it(
-    keys: KeyManager,
-    program: Callable[..., None],
-    written: pathlib.Path,
-    option: Callable[[str, object], None],
-    days: tuple[int, int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nothing_else_reaches_it(keys, program, written, option, days, monkeypatch):
     signer, stranger = Signer(keys, days=days), Signer(keys)
     refused = [(b"another", signer.sign(GOOD)), (GOOD, {"img_signature": "x"})]
     if days[1] < 0:
@@ -109,12 +92,8 @@ def test_nothing_else_reaches_it(
 
 
 def test_a_helper_that_is_not_root_writes_nothing_if_signatures_are_required(
-    keys: KeyManager,
-    program: Callable[..., None],
-    written: pathlib.Path,
-    option: Callable[[str, object], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    keys, program, written, option, monkeypatch
+):
     """What it has verified belongs to the agent's user."""
     signer = Signer(keys)
     option("require_signature", True)
@@ -125,13 +104,7 @@ def test_a_helper_that_is_not_root_writes_nothing_if_signatures_are_required(
     assert not written.exists()
 
 
-def test_what_is_copied_has_a_bound(
-    keys: KeyManager,
-    program: Callable[..., None],
-    written: pathlib.Path,
-    option: Callable[[str, object], None],
-    tmp_path: pathlib.Path,
-) -> None:
+def test_what_is_copied_has_a_bound(keys, program, written, option, tmp_path):
     option("max_bitstream_mib", 1)
     most = b"x" * 1024 * 1024
     program(most, Signer(keys).sign(most))
@@ -156,12 +129,7 @@ def test_only_a_file_is_copied(tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "copy").read_bytes() == GOOD
 
 
-def test_a_key_manager_that_is_away_puts_the_write_off(
-    keys: KeyManager,
-    silent_vault,
-    program: Callable[..., None],
-    written: pathlib.Path,
-) -> None:
+def test_a_key_manager_that_is_away_puts_the_write_off(keys, silent_vault, program, written):
     signature = Signer(keys).sign(GOOD)
     with silent_vault, pytest.raises(base.NotPermitted, match="cannot be verified now"):
         program(GOOD, signature)
