@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import pathlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -26,6 +28,34 @@ def found(simulated, driver: str, text: str = "", *others: str) -> tuple[base.De
     (only,) = simulated.call(passes.run, [driver, *others], text)
     assert only.errors == {}
     return only.devices[driver]
+
+
+def twice(
+    driver: str,
+    text: str,
+    changes: Mapping[str, str | None],
+    taken: Iterable[str] = (),
+    *,
+    anew: bool = True,
+) -> list[tuple[base.Device, ...]]:
+    """What an agent finds, and the next one, or it again, when files have other texts or are gone.
+
+    Meanwhile guests have ``taken`` functions.
+    """
+    loaded = registry.load(passes.configured(text, [driver], "host-1"))
+    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+    before = looking.run().devices[driver]
+    looking.remember()
+    for path, said in changes.items():
+        pathlib.Path(path).unlink() if said is None else pathlib.Path(path).write_text(said)
+    for address in taken:
+        uevent = pathlib.Path(f"/sys/bus/pci/devices/{address}/uevent")
+        lines = [each for each in uevent.read_text().splitlines() if "DRIVER=" not in each]
+        uevent.write_text("\n".join(["DRIVER=vfio-pci", *lines, ""]))
+    if anew:
+        loaded = registry.load(passes.configured(text, [driver], "host-1"))
+        looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
+    return [before, looking.run().devices[driver]]
 
 
 def whys(driver: str, text: str = "") -> dict[str, tuple[str, str]]:

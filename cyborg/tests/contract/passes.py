@@ -39,7 +39,6 @@ class Cost(NamedTuple):
 
 
 def configured(text: str, drivers: Sequence[str], host: str) -> cfg.ConfigOpts:
-    """The configuration that a file with this text makes."""
     conf = cfg.ConfigOpts()
     cyborg_conf.register(conf)
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
@@ -74,7 +73,6 @@ def clean(driver_name: str, text: str, address: str) -> str:
 
 
 def container_edits(driver_name: str, text: str, handle: base.HeldHandle) -> base.ContainerEdits:
-    """What a container needs for a handle of a driver."""
     driver = registry.load(configured(text, [driver_name], "host-1")).drivers[driver_name]
     return container_facts.of(driver, handle)
 
@@ -139,14 +137,12 @@ def install(site: str) -> None:
 
 
 def uninstall(site: str) -> None:
-    """Undo :func:`install`."""
     sys.path.remove(site)
     stevedore.ExtensionManager.ENTRY_POINT_CACHE.clear()
 
 
 @contextlib.contextmanager
 def installed(site: str) -> Iterator[None]:
-    """Let this process find them while the block runs."""
     install(site)
     yield
     uninstall(site)
@@ -165,8 +161,6 @@ def _without(walk: pci.Snapshot, address: str) -> _Host:
 
 
 class _Vanishing:
-    """This host's sysfs, in which one function is gone."""
-
     def __init__(self, details: pci.Details, gone: str) -> None:
         self._details = details
         self._gone = gone

@@ -37,7 +37,6 @@ class SimulatedDriverContract(driver.DriverContract):
 
     @pytest.fixture
     def changeable(self, simulate) -> Host:
-        """A host of the test's own."""
         return simulate(self.recorded)
 
     @pytest.fixture(scope="class")
@@ -127,18 +126,33 @@ class SimulatedDriverContract(driver.DriverContract):
         hosts.apply(by_driver=found.devices, errors=found.errors)
 
 
+class WholeCardContract(SimulatedDriverContract):
+    """For a driver whose first device is a card that is given out whole."""
+
+    #: Card, type, class and first traits of that device, which no release may change.
+    always: tuple[str, str, str, tuple[str, ...]]
+
+    def test_a_whole_card_is_as_it_always_was(self, simulated, devices):
+        card, kind, resource_class, traits = self.always
+        address = simulated.card(card)
+        (part,) = devices[0].deployables
+        assert pci.join(devices[0].control_path.cpid_info) == address
+        assert (part.name, part.num_accelerators) == (f"host-1_{address}", 1)
+        assert (devices[0].type, part.resource_class) == (kind, resource_class)
+        assert part.traits[: len(traits)] == traits
+        assert pci.join(part.attach_handles[0].attach_info) == address
+
+
 def _addresses() -> set[str]:
     return set(pci.scan())
 
 
 def _plain(device: base.Device) -> base.Device:
-    """The device as its driver made it, before it was asked for its health."""
     wire = device.to_wire()
     return base.Device.from_wire({**wire, "unhealthy": None})
 
 
 def _functions(device: base.Device) -> set[str]:
-    """The functions that a device names."""
     found = {pci.join(device.control_path.cpid_info)}
     for deployable in device.deployables:
         for handle in deployable.attach_handles:
@@ -196,7 +210,6 @@ def _hold_one_of_each() -> dict[str, str]:
 
 
 def _arqs_of_handles() -> set[str]:
-    """The ARQs whose handles are there."""
     query = sa.select(models.Arq.uuid).join(
         models.AttachHandle, models.AttachHandle.id == models.Arq.attach_handle_id
     )

@@ -26,22 +26,16 @@ _WRITABLE = frozenset(
 
 
 class Files:
-    """Everything below one directory."""
-
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = os.fspath(root)
-        self._made = {""}
 
     def path(self, path: str) -> pathlib.Path:
-        """Where a path of the fake tree is."""
         return pathlib.Path(self.root, path)
 
     def real(self, path: str) -> str:
-        """A path with its links followed."""
         return os.path.relpath(os.path.realpath(f"{self.root}/{path}"), os.path.realpath(self.root))
 
     def read(self, path: str) -> str:
-        """The text of a file without its line end."""
         return self.path(path).read_text().strip()
 
     def put(self, path: str, value: object) -> None:
@@ -62,7 +56,6 @@ class Files:
         os.close(file)
 
     def directory(self, path: str) -> None:
-        """Make a directory and those above it."""
         os.makedirs(f"{self.root}/{path}", exist_ok=True)
 
     def link(self, path: str, target: str) -> None:
@@ -76,7 +69,6 @@ class Files:
             os.symlink(relative, f"{self.root}/{path}")
 
     def unlink(self, path: str) -> None:
-        """Take a file or link away, if it is there."""
         self.path(path).unlink(missing_ok=True)
 
     def target(self, path: str) -> str | None:
@@ -115,7 +107,6 @@ class Files:
             self.link(_number(subsystem, attributes["dev"]), path)
 
     def drop(self, path: str) -> None:
-        """Remove a file or a directory, and the links to the devices in it."""
         whole = f"{self.root}/{path}"
         if not os.path.isdir(whole) or os.path.islink(whole):
             os.unlink(whole)

@@ -73,11 +73,9 @@ class Sys(mfusepy.Operations):
         return {"st_mode": found.st_mode, "st_nlink": found.st_nlink, "st_size": size}
 
     def readdir(self, path: str, fh: int) -> list[str]:
-        """What a directory holds."""
         return [".", "..", *os.listdir(self._root + path)]
 
     def readlink(self, path: str) -> str:
-        """Where a link leads."""
         return os.readlink(self._root + path)
 
     def open(self, path: str, flags: int) -> int:
@@ -91,13 +89,11 @@ class Sys(mfusepy.Operations):
         return 0
 
     def read(self, path: str, size: int, offset: int, fh: int) -> bytes:
-        """Read a file."""
         with open(self._root + path, "rb") as file:
             file.seek(offset)
             return file.read(size)
 
     def write(self, path: str, data: bytes, offset: int, fh: int) -> int:
-        """Write to a file, with all that follows from it."""
         text = data.decode()
         try:
             if path == _CONTROL:
@@ -114,7 +110,6 @@ class Sys(mfusepy.Operations):
         return len(data)
 
     def ioctl(self, path: str, cmd: int, arg: Any, fh: int, flags: int, data: Any) -> int:
-        """Answer an ioctl on a device file."""
         _uid, _gid, pid = mfusepy.fuse_get_context()
         name = path.removeprefix(_DEVICES)
         try:
@@ -138,7 +133,6 @@ class Sys(mfusepy.Operations):
             writes.write(json.dumps([path, text]) + "\n")
 
     def _link_devices(self) -> None:
-        """Let ``/dev`` show the device files that there are now."""
         there = {path.name for path in pathlib.Path("/dev").glob("nvme*")}
         for name in self._devices.names() - there:
             os.symlink(f"/sys{_DEVICES}{name}", f"/dev/{name}")

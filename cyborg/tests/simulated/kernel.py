@@ -42,10 +42,7 @@ class Kernel:
         }
 
     def write(self, path: str, text: str) -> None:
-        """Write to a file; the path may lead over links.
-
-        :raises OSError: as the kernel refuses it
-        """
+        """Write to a file; the path may lead over links."""
         above, _slash, name = path.rpartition("/")
         place = self._files.real(above)
         if name in self._written:
@@ -173,10 +170,7 @@ class Kernel:
 
 
 def _number(text: str) -> int:
-    """A number as the kernel takes it, decimal, octal or hexadecimal.
-
-    :raises OSError: it is none, or below 0
-    """
+    """A number as the kernel takes it, decimal, octal or hexadecimal."""
     try:
         value = int(text, 8 if text.startswith("0") and text.isdigit() else 0)
     except ValueError:

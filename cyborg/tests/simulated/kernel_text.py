@@ -48,7 +48,6 @@ def uevent(function: Mapping[str, Any], slot: str, driver: str | None) -> str:
 
 
 def attributes(function: Mapping[str, Any], *, virtual: bool) -> dict[str, object]:
-    """The files that every function has, whatever its driver."""
     vendor, device = function["id"].split(":")
     subsystem_vendor, subsystem_device = function["subsystem"].split(":")
     texts = {
@@ -77,7 +76,6 @@ def attributes(function: Mapping[str, Any], *, virtual: bool) -> dict[str, objec
 
 
 def sriov(function: Mapping[str, Any]) -> dict[str, object]:
-    """The files of a function that can have virtual functions; none are enabled yet."""
     facts = function["sriov"]
     return {
         "sriov_drivers_autoprobe": 1,

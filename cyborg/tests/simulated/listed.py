@@ -10,7 +10,6 @@ import pyudev
 
 
 def functions() -> dict[str, tuple[str, str | None]]:
-    """Id and driver of each function."""
     devices = pyudev.Context().list_devices(subsystem="pci")
     return {
         device.sys_name: (device.properties["PCI_ID"], device.properties.get("DRIVER"))

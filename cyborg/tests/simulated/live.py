@@ -35,7 +35,7 @@ class Host:
     """A host, and the process that keeps it."""
 
     def __init__(self, root: pathlib.Path, spec: str | Mapping[str, Any]) -> None:
-        self._layout = layout.load(spec)
+        self.layout = layout.load(spec)
         self._root = root
         self._stack = contextlib.ExitStack()
         self._workers: concurrent.futures.ProcessPoolExecutor | None = None
@@ -52,25 +52,21 @@ class Host:
         self._wait()
 
     def card(self, name: str, number: int = 0) -> str:
-        """The address of a card's first function, by the name in the host's file."""
-        return self._layout.named[name][number]
+        return self.layout.named[name][number]
 
     def path(self, path: str) -> pathlib.Path:
         """A path as it is on the host, seen from outside; ``resolve`` would lead out of it."""
         return pathlib.Path(f"/proc/{self._server.pid}/root", path.lstrip("/"))
 
     def device(self, address: str) -> pathlib.Path:
-        """The directory of a PCI function, seen from outside."""
         return self.path(f"/sys/bus/pci/devices/{address}")
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of a module on the host; it, its arguments and answer are pickled."""
         return self.submit(function, *arguments).result(_PATIENCE)
 
     def submit(
         self, function: Callable[..., Any], *arguments: Any
     ) -> concurrent.futures.Future[Any]:
-        """Call a function as ``call`` does, but do not wait for it."""
         if self._workers is None:
             # Forked by a process that has imported what tests need, once for all hosts.
             server = multiprocessing.get_context("forkserver")
@@ -92,7 +88,6 @@ class Host:
         return process
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command on the host."""
         process = self.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         out, err = process.communicate(timeout=_PATIENCE)
         return subprocess.CompletedProcess(command, process.returncode, out, err)
@@ -103,12 +98,10 @@ class Host:
         self.path("/sys/.simulated").write_text(text)
 
     def writes(self) -> list[tuple[str, str]]:
-        """What was written below ``/sys``, and to disks, with the path, in order."""
         lines = (self._root / "writes").read_text().splitlines()
         return [tuple(json.loads(line)) for line in lines]
 
     def stop(self) -> None:
-        """End every process of the host."""
         self._stack.close()
         if self._workers is not None:
             for process in list((self._workers._processes or {}).values()):
@@ -150,7 +143,6 @@ def simulate_live() -> Iterator[Callable[[str | Mapping[str, Any]], Host]]:
 
 
 def _lacking() -> str | None:
-    """What this machine lacks for such hosts."""
     if os.geteuid() != 0:
         return "only root can mount a simulated /sys"
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):

@@ -36,16 +36,12 @@ class Devices:
         self._asks: dict[str, int] = {}
 
     def names(self) -> set[str]:
-        """The names below ``/dev``."""
         files = self._tree.files
         disks = files.names("class/block") + files.names("class/nvme")
         return {name for name in disks if name.startswith("nvme")}
 
     def ioctl(self, name: str, command: int, argument: int, data: Any, pid: int) -> int:
-        """Answer an ioctl of a process; the status of an NVMe command, or 0.
-
-        :raises OSError: as the kernel refuses it
-        """
+        """Answer an ioctl of a process; the status of an NVMe command, or 0."""
         if command == _ADMIN_COMMAND and name in self._tree.files.names("class/nvme"):
             return self._admin(name, ctypes.string_at(data, 72), pid)
         if command == _BLKGETSIZE64 and name in self._tree.files.names("class/block"):
@@ -94,7 +90,6 @@ class Devices:
         return state
 
     def _facts(self, name: str) -> dict[str, Any]:
-        """What the card says of erasing itself."""
         address = self._tree.files.real(f"class/nvme/{name}").split("/")[-3]
         facts: dict[str, Any] = self._tree.function(address).facts.get("sanitize", {})
         return facts

@@ -40,27 +40,21 @@ class Host(Tree):
         self.build()
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of a module on the host; it, its arguments and answer are pickled."""
         return self._machine.call(self.root, function, *arguments)
 
     def submit(
         self, function: Callable[..., Any], *arguments: Any
     ) -> concurrent.futures.Future[Any]:
-        """Call a function as ``call`` does, but do not wait for it."""
         return self._machine.submit(self.root, function, *arguments)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command on the host."""
         environment = {**os.environ, "LD_PRELOAD": _PRELOAD, "UMOCKDEV_DIR": str(self.root)}
         return subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False
         )
 
     def write(self, path: str, text: str) -> None:
-        """Write below ``/sys`` as somebody on the host would, with all that follows from it.
-
-        :raises OSError: as the kernel refuses it
-        """
+        """Write below ``/sys`` as somebody on the host would, with all that follows from it."""
         self._kernel.write(path, text)
 
     def _tell(self, properties: Mapping[str, str]) -> None:
@@ -74,7 +68,6 @@ class Machine:
         self._executor: concurrent.futures.ProcessPoolExecutor | None = None
 
     def call(self, root: pathlib.Path, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function of a module in the process, and return what it returns."""
         try:
             return self.submit(root, function, *arguments).result(_PATIENCE)
         except (BrokenProcessPool, TimeoutError):
@@ -84,14 +77,12 @@ class Machine:
     def submit(
         self, root: pathlib.Path, function: Callable[..., Any], *arguments: Any
     ) -> concurrent.futures.Future[Any]:
-        """Call a function in the process once it is free."""
         if self._executor is None:
             self._start()
         assert self._executor is not None
         return self._executor.submit(_with_tree, str(root), function, arguments)
 
     def stop(self) -> None:
-        """End the process, even if it hangs."""
         if self._executor is None:
             return
         processes = list((self._executor._processes or {}).values())

@@ -48,26 +48,18 @@ class Tree:
         return self.layout.named[name][number]
 
     def path(self, address: str) -> str:
-        """The directory of a function that is on the bus, below ``sys``.
-
-        :raises FileNotFoundError: it is not on the bus
-        """
+        """The directory of a function that is on the bus, below ``sys``."""
         link = f"{self.files.root}/bus/pci/devices/{address}"
         return os.path.normpath(f"bus/pci/devices/{os.readlink(link)}")
 
     def vfs(self, address: str) -> list[str]:
-        """The addresses of a function's virtual ones, in the order of their numbers."""
         return list(self._numbers(address).values())
 
     def driver(self, address: str) -> str | None:
-        """The driver that a function is bound to."""
         return self.files.target(f"{self.path(address)}/driver")
 
     def function(self, address: str) -> Function:
-        """What a function is, a virtual one too.
-
-        :raises FileNotFoundError: it is not on the bus
-        """
+        """What a function is, a virtual one too."""
         pf = self.files.target(f"{self.path(address)}/physfn")
         if pf is None:
             return self.layout.functions[address]
@@ -77,7 +69,6 @@ class Tree:
     # What changes.
 
     def build(self) -> Tree:
-        """Write everything that the layout has."""
         for name in _ALWAYS:
             self.files.directory(name)
         self.files.put("bus/pci/drivers_probe", "")
@@ -122,7 +113,6 @@ class Tree:
             self.files.put(f"{path}/sriov_numvfs", 0)
 
     def attach(self, address: str, driver: str | None = None) -> None:
-        """Bind a function, to its own driver by default, which shows what only it can."""
         function = self.function(address)
         self._attach(function, driver or function.facts["driver"])
         self.refresh(function)
@@ -164,7 +154,6 @@ class Tree:
     def degrade(
         self, address: str, *, speed: str | None = None, width: int | None = None
     ) -> None:
-        """Let a link run below what it can."""
         for name, value in (("speed", speed), ("width", width)):
             if value is not None:
                 self.files.put(f"{self.path(address)}/current_link_{name}", value)
@@ -258,7 +247,6 @@ class Tree:
         self.files.put(f"{function.path}/enable", 1 if driver else 0)
 
     def _drive(self, function: Function) -> None:
-        """Show what a function's own driver does."""
         facts, path = function.facts, function.path
         for name, value in function.fill(facts.get("attributes", {})).items():
             self.files.put(f"{path}/{name}", value)
@@ -287,7 +275,6 @@ class Tree:
             self.files.link(f"{place}/driver", home)
 
     def _undrive(self, function: Function) -> None:
-        """Take away all that is there because of a driver."""
         vgpu.withdraw(self.files, function)
         for name in function.fill(function.facts.get("files", {})):
             self.files.unlink(name)
@@ -306,7 +293,6 @@ def _place(path: str, name: str) -> str:
 
 
 def _core(function: Function) -> dict[str, object]:
-    """The files that a function has whatever its driver."""
     attributes = kernel_text.attributes(function.facts, virtual=function.pf is not None)
     if function.pf is None and "sriov" in function.facts:
         attributes |= kernel_text.sriov(function.facts)

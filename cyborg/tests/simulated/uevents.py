@@ -33,10 +33,7 @@ def to_preloaded(root: pathlib.Path, properties: Mapping[str, str]) -> None:
 
 
 def to_namespace(properties: Mapping[str, str]) -> None:
-    """Let the kernel tell every listener in this network namespace; for root.
-
-    :raises OSError: the kernel refused
-    """
+    """Let the kernel tell every listener in this network namespace; for root."""
     first = f"{properties['ACTION']}@{properties['DEVPATH']}\0".encode()
     body = first + _lines(properties)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_KOBJECT_UEVENT) as kernel:

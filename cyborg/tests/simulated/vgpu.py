@@ -65,10 +65,7 @@ def refresh(files: Files, pf: Function) -> None:
 
 
 def create(files: Files, type_path: str, text: str) -> str:
-    """Make the mediated device of this UUID; the path of its directory.
-
-    :raises OSError: as the kernel refuses it
-    """
+    """Make the mediated device of this UUID; the path of its directory."""
     try:
         name = str(uuid.UUID(text))
     except ValueError:
@@ -88,17 +85,13 @@ def create(files: Files, type_path: str, text: str) -> str:
 
 
 def remove(files: Files, path: str) -> None:
-    """Take a mediated device away."""
     type_path = files.real(f"{path}/mdev_type")
     files.unlink(f"{type_path}/devices/{os.path.basename(path)}")
     files.drop(path)
 
 
 def give(files: Files, vf: Function, text: str) -> None:
-    """Give a virtual function the vGPU type of this number, or none for 0.
-
-    :raises OSError: as the driver refuses it
-    """
+    """Give a virtual function the vGPU type of this number, or none for 0."""
     if text != "0":
         if text not in vf.facts["vgpu"]["types"]:
             raise OSError(errno.EINVAL, "no vGPU type")
@@ -110,10 +103,7 @@ def give(files: Files, vf: Function, text: str) -> None:
 
 
 def divide(files: Files, pf: Function, profiles: str) -> None:
-    """Give a card in MIG mode these GPU instances, by their profiles with commas, and no others.
-
-    :raises OSError: as NVIDIA's driver refuses it
-    """
+    """Give a card in MIG mode these GPU instances, by their profiles with commas, and no others."""
     wanted = profiles.split(",") if profiles else []
     if not pf.facts["vgpu"].get("mig"):
         raise OSError(errno.EINVAL, "the card is not in MIG mode")
@@ -175,7 +165,6 @@ def _instances(files: Files, pf: Function, number: str, used: Mapping[str, int])
 
 
 def _room(facts: Mapping[str, Any], name: str, used: Mapping[str, int]) -> int:
-    """How many more of a type fit on the card."""
     others = any(count for other, count in used.items() if other != name)
     if others and not facts.get("mixed"):
         return 0
@@ -184,7 +173,6 @@ def _room(facts: Mapping[str, Any], name: str, used: Mapping[str, int]) -> int:
 
 
 def _holders(files: Files, pf: Function, *, each: bool) -> list[str]:
-    """The paths of a card's virtual functions, or of itself."""
     if not each:
         return [pf.path]
     links = [name for name in files.names(pf.path) if name.startswith("virtfn")]

@@ -51,7 +51,6 @@ def an_agent(text: str, names: list[str]) -> tuple[registry.Registry, discovery.
 
 
 def shown() -> dict[str, dict[str, float]]:
-    """The readings, by address and name."""
     found: dict[str, dict[str, float]] = {}
     for metric in metrics.REGISTRY.collect():
         for sample in metric.samples:
@@ -136,7 +135,6 @@ DIVIDED = {"card": "h100", "name": "divided", "vfs": 4}
 
 @pytest.fixture
 def nvml(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The folder of nvidia-ml-py."""
     shutil.copy(pathlib.Path(__file__).parents[2] / "nvml_stub.py", tmp_path / "pynvml.py")
     (tmp_path / "opened").touch()
     return tmp_path

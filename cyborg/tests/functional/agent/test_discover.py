@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import pathlib
 import shutil
@@ -14,9 +16,11 @@ from typing import Any
 
 import pytest
 from oslo_config import cfg
+from oslo_privsep import priv_context
 
 from cyborg import conf as conf_options
 from cyborg.agent import discovery, discovery_preview, not_offered
+from cyborg.cmd import agent
 from cyborg.drivers import pci, privileged, registry
 from cyborg.drivers.pci import product_names
 from cyborg.tests.contract import passes
@@ -30,17 +34,30 @@ SPEC = {"cards": ["t4", {"card": "qat-4xxx", "vfs": 2}]}
 
 
 @pytest.fixture
-def host(simulate_live) -> Any:
-    return simulate_live(SPEC)
+def host(simulate) -> Any:
+    return simulate(SPEC)
+
+
+def in_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    privileged.watching.set_client_mode(False)
+    out, err = io.StringIO(), io.StringIO()
+    conf = cfg.ConfigOpts()
+    conf.register_opts(priv_context.OPTS, group="cyborg_watch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cfg, "CONF", conf)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                status = agent.main(list(arguments))
+            except SystemExit as exc:
+                status = int(exc.code or 0)
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
-def discover(host: Any, tmp_path: pathlib.Path) -> Discover:
-    """Run the command with these lines in the agent's section of its file."""
+def configured(tmp_path: pathlib.Path) -> Callable[..., list[str]]:
+    """The arguments that name a file with these drivers and lines."""
 
-    def run(
-        *arguments: str, drivers: str = "nvidia_gpu_driver,intel_qat_driver", more: str = ""
-    ) -> Any:
+    def write(drivers: str, more: str = "") -> list[str]:
         config = tmp_path / "cyborg.conf"
         # The log would be the agent's, of which this user need not be the owner.
         config.write_text(
@@ -48,8 +65,19 @@ def discover(host: Any, tmp_path: pathlib.Path) -> Discover:
             f"[agent]\nenabled_drivers = {drivers}\nresource_provider_name = host-1.example\n"
             f"{more}"
         )
-        command = [sys.executable, "-m", "cyborg.cmd.agent", "--config-file", str(config)]
-        return host.run(*command, "discover", *arguments)
+        return ["--config-file", str(config)]
+
+    return write
+
+
+@pytest.fixture
+def discover(host: Any, configured: Callable[..., list[str]]) -> Discover:
+    """Run the command with these lines in the agent's section of its file."""
+
+    def run(
+        *arguments: str, drivers: str = "nvidia_gpu_driver,intel_qat_driver", more: str = ""
+    ) -> Any:
+        return host.call(in_process, *configured(drivers, more), "discover", *arguments)
 
     return run
 
@@ -107,13 +135,16 @@ def test_what_the_agent_keeps_is_not_begun_by_another_user(simulate, tmp_path):
 
 
 def by_name(text: str) -> dict[str, dict[str, Any]]:
-    """The providers of a JSON answer."""
     devices = json.loads(text)["devices"]
     return {each["name"]: each for device in devices for each in device["providers"]}
 
 
-def test_what_would_be_reported_is_shown_and_nothing_is_written(host, discover):
-    done = discover("--format", "json")
+def test_what_would_be_reported_is_shown_and_nothing_is_written(simulate_live, configured):
+    host = simulate_live(SPEC)
+    command = [sys.executable, "-m", "cyborg.cmd.agent"]
+    named = configured("nvidia_gpu_driver,intel_qat_driver")
+
+    done = host.run(*command, *named, "discover", "--format", "json")
 
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -124,29 +155,20 @@ def test_what_would_be_reported_is_shown_and_nothing_is_written(host, discover):
     assert providers[GPU]["inventory"] == {"PGPU": {"total": 1, "reserved": 0}}
     assert "CUSTOM_NVIDIA_1EB8" in providers[GPU]["traits"]
     (handle,) = providers[GPU]["attach_handles"]
-    place = {"domain": "0000", "bus": "09", "device": "00", "function": "0"}
-    assert handle == {"attach_type": "PCI", "attach_info": place}
+    assert handle == {"attach_type": "PCI", "attach_info": pci.split("0000:09:00.0")}
     assert host.writes() == []
 
 
-def test_people_get_a_table(host, discover):
+def test_people_get_a_table(discover):
     done = discover(drivers="nvidia_gpu_driver,fake_driver")
 
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "Host host-1, node host-1.example"
-    assert lines[2].split() == [
-        "DRIVER",
-        "DEVICE",
-        "PROVIDER",
-        "INVENTORY",
-        "TRAITS",
-        "HANDLES",
-    ]
+    assert lines[2].split() == ["DRIVER", "DEVICE", "PROVIDER", "INVENTORY", "TRAITS", "HANDLES"]
     assert any(GPU in line and "PGPU 1" in line for line in lines)
     assert any("host-1_FakeDevice" in line and "FPGA 16" in line for line in lines)
     assert "and 13 more" in [line.strip() for line in lines]
-    assert host.writes() == []
 
 
 @pytest.mark.parametrize(
@@ -169,17 +191,13 @@ def test_people_see_what_programmable_devices_run(discover, tmp_path, loaded, sh
 
 
 def test_what_ails_would_be_reserved_and_a_driver_that_fails_hides_no_other(host, discover):
-    host.change("degrade", host.card("t4"), width=4)
+    host.degrade(host.card("t4"), width=4)
 
     done = discover("--format", "json", drivers="unheard_of,nvidia_gpu_driver")
 
     assert done.returncode == 1
     assert json.loads(done.stdout)["errors"] == {"unheard_of": ABSENT}
     assert by_name(done.stdout)[GPU]["inventory"] == {"PGPU": {"total": 1, "reserved": 1}}
-
-
-def test_people_read_what_is_wrong(host, discover):
-    host.change("degrade", host.card("t4"), width=4)
 
     done = discover(drivers="unheard_of,nvidia_gpu_driver")
 
@@ -198,16 +216,15 @@ def test_drivers_are_named_that_are_not_enabled(discover):
 
 
 def left_out(done: subprocess.CompletedProcess[str]) -> dict[str, tuple[str, str]]:
-    """Reason and remedy by the name of the card."""
     found = json.loads(done.stdout)["not_offered"]
     return {each["address"]: (each["reason"], each["remedy"]) for each in found}
 
 
-def reported(config: pathlib.Path) -> tuple[int, list[str]]:
+def reported(arguments: list[str]) -> tuple[int, list[str]]:
     """What an agent says, who asks no driver that is not enabled: how many, and the lines."""
     conf = cfg.ConfigOpts()
     conf_options.register(conf)
-    conf(["--config-file", str(config)])
+    conf(arguments)
     loaded = registry.load(conf)
     findings = discovery.Discovery("host-1", loaded.drivers, timeout=30).run()
     assert findings.functions is not None
@@ -215,19 +232,14 @@ def reported(config: pathlib.Path) -> tuple[int, list[str]]:
     return len(left_out), not_offered.lines(left_out, 50)
 
 
-def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tmp_path):
+def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, configured):
     names = ["console", "a100", "t4", "amd", "unknown", "broken", "excluded", "listed"]
     names.append("ascend310")
-    sound = {
-        "id": "10de:10f0",
-        "subsystem": "10de:12a2",
-        "class": "040300",
-        "driver": "snd_hda_intel",
-    }
+    sound = {"id": "10de:10f0", "subsystem": "10de:12a2", "class": "040300"}
     cards = [
-        {"card": "console"},
-        {"card": "a100"},
-        {"card": "t4", "mdev": None, "functions": [sound]},
+        "console",
+        "a100",
+        {"card": "t4", "mdev": None, "functions": [{**sound, "driver": "snd_hda_intel"}]},
         {"card": "mi210", "name": "amd", "vfs": 1},
         {"card": "ascend310", "name": "unknown", "id": "10ee:401e", "class": "070001"},
         "ascend310",
@@ -243,18 +255,15 @@ def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tm
     beside = f"{at['t4'][:-1]}1"
     host.files.unlink(f"{host.path(beside)}/iommu_group")
     host.files.link(f"{host.path(beside)}/iommu_group", f"kernel/iommu_groups/{group}")
-    config = tmp_path / "cyborg.conf"
-    config.write_text(
-        f"[DEFAULT]\nhost = host-1\nlog_file = {tmp_path}/absent/agent.log\n"
-        "[agent]\nenabled_drivers = nvidia_gpu_driver,intel_qat_driver,pci_driver\n"
+    named = configured(
+        "nvidia_gpu_driver,intel_qat_driver,pci_driver",
         "[gpu_devices]\nenabled_vgpu_types = nvidia-474\n"
         f'device_spec = {{"address": "{at["excluded"]}", "exclude": true}}\n'
         "[intel_qat_driver]\n"
-        f'device_spec = {{"address": "{part}", "exclude": true}}\n'
+        f'device_spec = {{"address": "{part}", "exclude": true}}\n',
     )
-    command = [sys.executable, "-m", "cyborg.cmd.agent", "--config-file", str(config)]
 
-    done = host.run(*command, "discover", "--json")
+    done = host.call(in_process, *named, "discover", "--json")
 
     found = left_out(done)
     # Of a card that is offered, only the part with a reason of its own.
@@ -289,15 +298,14 @@ def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, tm
     # What the drivers log is said once, and not with times and traces.
     assert f"PCI device {at['t4']} is not offered: the host's driver" in done.stderr
 
-    counted, lines = host.call(reported, config)
+    counted, lines = host.call(reported, named)
     assert counted == len(found) + 1
     said = "\n".join(lines)
     assert "[gpu_devices] device_spec excludes it" in said
     assert f"{at['amd']} 1002:740f" in said
     assert "no enabled driver claims it (see cyborg-agent discover on the host)" in said
 
-    table = host.run(*command, "discover").stdout
-
+    table = host.call(in_process, *named, "discover").stdout
     assert f"  {at['amd']} 1002:740f" in table
     assert "(see [agent] enabled_drivers = amd_gpu_driver)" in table
 
@@ -376,39 +384,34 @@ UNNAMED = [
 ]
 
 
-def test_what_is_like_an_accelerator_is_named_and_the_uncore_is_not(simulate, tmp_path):
+def test_what_is_like_an_accelerator_is_named_and_the_uncore_is_not(simulate, configured):
     host = simulate({"cards": [*UNKNOWN, *UNNAMED]})
-    config = tmp_path / "cyborg.conf"
-    config.write_text("[DEFAULT]\nhost = h\n[agent]\nenabled_drivers = nvidia_gpu_driver\n")
-    command = [sys.executable, "-m", "cyborg.cmd.agent", "--config-file", str(config)]
 
-    done = host.run(*command, "discover", "--json")
+    found = left_out(
+        host.call(in_process, *configured("nvidia_gpu_driver"), "discover", "--json")
+    )
 
-    found = left_out(done)
     assert found.keys() == {host.card(each["name"]) for each in UNKNOWN}
     assert all(reason and remedy for reason, remedy in found.values())
 
 
-def test_what_a_list_names_is_offered_refused_or_said_to_match_nothing(simulate, tmp_path):
+def test_what_a_list_names_is_offered_refused_or_said_to_match_nothing(simulate, configured):
     """One list may be for many hosts: what it lacks here is said, and is no failure."""
     port = {"card": "connectx6", "name": "port", "sriov": None, "vfs": 0}
     cards = [port, {"card": "qat-4xxx", "vfs": 2}, "nvme-system"]
     host = simulate({"cards": cards, "mounts": {"/": "nvme0n1p2"}})
     part = host.vfs(host.card("qat-4xxx"))[1]
-    config = tmp_path / "cyborg.conf"
-    config.write_text(
-        "[DEFAULT]\nhost = h\n[agent]\n"
-        "enabled_drivers = nic_driver,intel_qat_driver,nvme_driver,mdev_driver\n"
+    named = configured(
+        "nic_driver,intel_qat_driver,nvme_driver,mdev_driver",
         'sriov_spec = {"vendor_id": "14e4", "numvfs": 1}\n'
         '[nic_driver]\ndevice_spec = {"vendor_id": "15b3", "physical_network": "p"}\n'
         f'[intel_qat_driver]\ndevice_spec = {{"address": "{part}"}}\n'
         'device_spec = {"product_id": "37c8"}\n'
         '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
-        '[mdev]\nmdev_spec = {"mdev_type": "i915-1", "parent": "0000:ff:*"}\n'
+        '[mdev]\nmdev_spec = {"mdev_type": "i915-1", "parent": "0000:ff:*"}\n',
     )
-    command = [sys.executable, "-m", "cyborg.cmd.agent", "--config-file", str(config)]
 
-    done = host.run(*command, "discover", "--json")
+    done = host.call(in_process, *named, "discover", "--json")
 
     assert done.returncode == 0, done.stdout
     document = json.loads(done.stdout)

@@ -82,7 +82,6 @@ class Agent:
         self.listed = listed or self.host.card("nvme-pm1733")
 
     def boot(self, *serials: str) -> None:
-        """Boot the host with its disks at these places."""
         self.host = self._simulate(tree(*serials))
 
     def host_step(self, context: dict[str, Any], step_: dict[str, Any], wait: float) -> None:

@@ -20,6 +20,7 @@ from cyborg.drivers import base, open_nodes, pci, privileged, registry
 from cyborg.drivers.pci import host_use
 from cyborg.handles import host_steps
 from cyborg.tests import hosts
+from cyborg.tests.contract import driver as contract
 from cyborg.tests.contract import passes
 
 FREE, OPEN = "0000:5e:00.0", "0000:5f:00.0"
@@ -36,7 +37,6 @@ def nodes(tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def program(path, *arguments):
-    """Another process that has a file open."""
     path.touch()
     wait = "import sys; file = open(sys.argv[1]); print(flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", wait, str(path), *arguments]
@@ -54,35 +54,12 @@ def function(address, **facts):
     )
 
 
-class Details:
-    """The files of functions, by address and path."""
-
-    def __init__(self, files):
-        self.files = files
-
-    def read(self, address, path):
-        try:
-            return self.files[address, path]
-        except KeyError:
-            raise FileNotFoundError(path) from None
-
-    names = read
-
-    def exists(self, address):
-        return True
-
-    def location(self, address):
-        return address
-
-    def product(self, vendor, device):
-        return None
-
-
 def look(conf, functions, files=None, *, asks=True):
-    snapshot = pci.Snapshot(functions, Details(files or {}), used={})
+    snapshot = contract.snapshot(functions, contract.Files(files or {}))
     return opened.Opened(conf, asks=asks).look(snapshot, list(snapshot))
 
 
+NODE_OF_ITS_OWN = {OPEN: {"vfio-dev/vfio3": ""}}
 GROUPS = [function(FREE, iommu_group="7"), function(OPEN, iommu_group="8")]
 
 
@@ -106,20 +83,19 @@ def held(conf, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("node", ["vfio/8", "vfio/noiommu-8", "vfio/devices/vfio3"])
 def test_what_a_program_has_open_is_used_by_the_host(conf, nodes, held, node):
-    files = {(OPEN, "vfio-dev"): ["vfio3"]}
     with program(nodes / node) as pid:
-        uses = look(conf, GROUPS, files)
+        uses = look(conf, GROUPS, NODE_OF_ITS_OWN)
 
     assert uses.of(FREE) is None
     assert f"process {pid} (" in uses.of(OPEN)
     assert str(nodes / node) in uses.of(OPEN)
-    assert look(conf, GROUPS, files).of(OPEN) is None
+    assert look(conf, GROUPS, NODE_OF_ITS_OWN).of(OPEN) is None
 
 
 def test_rdma_without_an_address_is_a_use_too(conf, nodes, held):
     cards = [function(each, class_code="020700", driver="mlx5_core") for each in (FREE, OPEN)]
-    files = {(FREE, "infiniband_verbs"): ["uverbs0"], (OPEN, "infiniband_verbs"): ["uverbs1"]}
-    files["", "/sys/class/infiniband_verbs"] = ["uverbs0", "uverbs1"]
+    files = {FREE: {"infiniband_verbs/uverbs0": ""}, OPEN: {"infiniband_verbs/uverbs1": ""}}
+    files[""] = {f"/sys/class/infiniband_verbs/uverbs{number}": "" for number in range(2)}
     with program(nodes / "infiniband/uverbs1"):
         uses = look(conf, cards, files)
 
@@ -127,17 +103,12 @@ def test_rdma_without_an_address_is_a_use_too(conf, nodes, held):
     assert "uverbs1" in uses.of(OPEN)
 
 
-def test_what_a_request_has_stays(conf, nodes, held):
-    held["now"] = [OPEN]
+@pytest.mark.parametrize("group", ["7", "8"], ids=["itself", "another of its group"])
+def test_what_a_request_has_stays(conf, nodes, held, group):
+    held["now"] = [OPEN if group == "7" else FREE]
     with program(nodes / "vfio/8"):
-        assert look(conf, GROUPS).of(OPEN) is None
-
-
-def test_the_others_of_a_guests_group_are_not_the_hosts(conf, nodes, held):
-    held["now"] = [FREE]
-    with program(nodes / "vfio/8"):
-        group = [function(FREE, iommu_group="8"), function(OPEN, iommu_group="8")]
-        assert look(conf, group).of(OPEN) is None
+        functions = [function(FREE, iommu_group=group), function(OPEN, iommu_group="8")]
+        assert look(conf, functions).of(OPEN) is None
 
 
 def test_while_no_conductor_answers_nothing_is_said_of_what_is_open(conf, nodes, held):
@@ -162,7 +133,7 @@ def test_what_a_request_had_a_moment_ago_stays_until_it_is_closed(conf, nodes, h
 
 def test_it_is_asked_only_for_what_is_newly_open(conf, nodes, held):
     held["now"] = [OPEN]
-    snapshot = pci.Snapshot(GROUPS, Details({}), used={})
+    snapshot = contract.snapshot(GROUPS)
     watch = opened.Opened(conf, asks=True)
     watch.look(snapshot, [FREE, OPEN])
     assert held["times"] == 0
@@ -185,13 +156,13 @@ def test_only_functions_that_may_be_open_cause_a_look(conf, nodes, held, monkeyp
         raise OSError("it was looked")
 
     monkeypatch.setattr(open_nodes, "holders", fail)
-    files = {(OPEN, "enable"): "0\n"}
+    files = {OPEN: {"enable": "0"}}
     idle = [function(OPEN, iommu_group="8"), function(FREE, driver="nvme", iommu_group="7")]
 
     assert look(conf, idle, files).of(OPEN) is None
     # Who may look and cannot has no answer, which is none.
     with pytest.raises(OSError, match="it was looked"):
-        look(conf, idle, {(OPEN, "enable"): "1\n"}).of(OPEN)
+        look(conf, idle, {OPEN: {"enable": "1"}}).of(OPEN)
 
 
 def test_the_look_has_an_end(nodes, monkeypatch):
@@ -211,7 +182,10 @@ def test_likely_processes_are_looked_at_first(nodes, monkeypatch):
 
         monkeypatch.setattr(open_nodes, "_open_files", note)
         found = open_nodes.holders([str(nodes / "vfio/8")], [pid])
-    assert seen == [pid]
+        privileged.watching.set_client_mode(False)
+        # The helper looks as the agent would.
+        assert privileged.node_holders([str(nodes / "vfio/8")], [pid]) == found
+    assert seen == [pid, pid]
     assert found[str(nodes / "vfio/8")][0] == pid
 
 
@@ -274,7 +248,7 @@ def after_boot(conf, nodes, held, monkeypatch):
     held["now"], held["guest"] = [OPEN], GUEST
     with program(nodes / "vfio/8"):
         look(conf, GROUPS)
-    return opened.Opened(conf, asks=True), pci.Snapshot(GROUPS, Details({}), used={})
+    return opened.Opened(conf, asks=True), contract.snapshot(GROUPS)
 
 
 def test_a_guest_that_runs_without_its_function_is_told(after_boot, nodes, caplog):
@@ -290,31 +264,28 @@ def test_a_guest_that_runs_without_its_function_is_told(after_boot, nodes, caplo
         assert noted(watch, functions, OPEN) is None
 
 
-@pytest.mark.parametrize("node", ["vfio/8", "vfio/devices/vfio3"])
-def test_a_guest_with_its_function_is_sound(after_boot, nodes, node):
+@pytest.mark.parametrize(
+    ("node", "guest", "now"),
+    [
+        ("vfio/8", GUEST, [OPEN]),
+        ("vfio/devices/vfio3", GUEST, [OPEN]),
+        ("vfio/7", GUEST, []),
+        ("vfio/7", GUEST, None),
+        ("vfio/7", GUEST[:-1] + "2", [OPEN]),
+    ],
+    ids=["has it", "has its own node", "given back", "not known", "another guest"],
+)
+def test_a_guest_that_lacks_nothing_is_sound(after_boot, nodes, held, node, guest, now):
     watch, _ = after_boot
-    functions = pci.Snapshot(GROUPS, Details({(OPEN, "vfio-dev"): ["vfio3"]}), used={})
-    with program(nodes / node, "-uuid", GUEST):
-        assert [noted(watch, functions, OPEN) for _ in range(3)] == [None] * 3
-
-
-@pytest.mark.parametrize("now", [[], None])
-def test_a_function_that_was_given_back_meanwhile_is_not_missed(after_boot, nodes, held, now):
-    watch, functions = after_boot
+    functions = contract.snapshot(GROUPS, contract.Files(NODE_OF_ITS_OWN))
     held["now"] = now
-    with program(nodes / "vfio/7", "-uuid", GUEST):
-        assert [noted(watch, functions, OPEN) for _ in range(3)] == [None] * 3
-
-
-def test_of_a_guest_that_does_not_run_nothing_is_said(after_boot, nodes):
-    watch, functions = after_boot
-    with program(nodes / "vfio/7", "-uuid", GUEST[:-1] + "2"):
+    with program(nodes / node, "-uuid", guest):
         assert [noted(watch, functions, OPEN) for _ in range(3)] == [None] * 3
 
 
 def test_a_host_without_iommu_groups_is_told_once(conf, nodes, held, caplog):
     watch = opened.Opened(conf, asks=True)
-    functions = pci.Snapshot([function(OPEN)], Details({}), used={})
+    functions = contract.snapshot([function(OPEN)])
     for _ in range(2):
         assert watch.look(functions, [OPEN]).of(OPEN) is None
     assert caplog.text.count("intel_iommu=on") == 1
@@ -322,11 +293,21 @@ def test_a_host_without_iommu_groups_is_told_once(conf, nodes, held, caplog):
     assert caplog.text.count("intel_iommu=on") == 1
 
 
+MDEV = base.AttachHandle(
+    attach_type="MDEV",
+    attach_info={**pci.split(OPEN), "asked_type": "nvidia-558", "vgpu_mark": "0"},
+)
+
+
 @pytest.mark.usefixtures("database")
 @pytest.mark.makes_up_rows
-def test_a_conductor_says_by_place_what_guests_have():
-    hosts.apply(hosts.card("a"))
-    assert host_steps.held_on(hosts.report().host, by_place=True) == {}
+@pytest.mark.parametrize("handles", [None, (MDEV,)], ids=["function", "mediated device"])
+def test_a_conductor_says_by_place_what_guests_have(handles):
+    """The guest of a mediated device has that one's own group open, never that of the parent."""
+    given = {"attach_handles": handles} if handles else {}
+    hosts.apply(hosts.device("a", hosts.deployable("host-1_a", **given)))
+    host = hosts.report().host
+    assert host_steps.held_on(host, by_place=True) == {}
     with db.writer() as session:
         handle = session.scalars(sa.select(models.AttachHandle).limit(1)).one()
         info, guest = handle.attach_info, models.new_uuid()
@@ -341,14 +322,8 @@ def test_a_conductor_says_by_place_what_guests_have():
             )
         )
 
-    assert host_steps.held_on(hosts.report().host, by_place=True) == {info: guest}
-
-
-def test_the_helper_looks_as_the_agent_would(nodes):
-    privileged.watching.set_client_mode(False)
-    with program(nodes / "vfio/8") as pid:
-        found = privileged.node_holders([str(nodes / "vfio/8")], [])
-    assert found[str(nodes / "vfio/8")][0] == pid
+    assert len(host_steps.held_on(host)) == 1
+    assert host_steps.held_on(host, by_place=True) == ({} if handles else {info: guest})
 
 
 def test_one_that_is_closed_during_the_look_hides_no_other(nodes, monkeypatch):
@@ -363,27 +338,3 @@ def test_one_that_is_closed_during_the_look_hides_no_other(nodes, monkeypatch):
         assert open_nodes.holders([str(nodes / "vfio/8")])
 
 
-@pytest.mark.makes_up_rows
-@pytest.mark.usefixtures("database")
-def test_a_mediated_device_is_not_known_by_its_parents_place():
-    """Its guest has the device's own group open, and never that of the parent."""
-    info = {**pci.split(OPEN), "asked_type": "nvidia-558", "vgpu_mark": "0"}
-    part = hosts.deployable(
-        "host-1_a", attach_handles=(base.AttachHandle(attach_type="MDEV", attach_info=info),)
-    )
-    hosts.apply(hosts.device("a", part))
-    with db.writer() as session:
-        handle = session.scalars(sa.select(models.AttachHandle)).one()
-        group: dict[str, str] = {}
-        session.add(
-            models.Arq(
-                project_id="p",
-                state=models.BOUND,
-                device_profile_name="dp",
-                group=group,
-                consumer_uuid=models.new_uuid(),
-                attach_handle_id=handle.id,
-            )
-        )
-    assert len(host_steps.held_on("host-1")) == 1
-    assert host_steps.held_on("host-1", by_place=True) == {}

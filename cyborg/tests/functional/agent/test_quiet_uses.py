@@ -35,16 +35,20 @@ def offered(simulated, driver):
     }
 
 
+def hide_interfaces(simulated, vf):
+    path = f"{simulated.path(vf)}/net"
+    for name in simulated.files.names(path):
+        simulated.files.drop(f"{path}/{name}")
+    if simulated.files.path(path).exists():
+        simulated.files.path(path).rmdir()
+
+
 @pytest.mark.parametrize("folder", ["net", "infiniband"])
 def test_an_interface_in_another_network_namespace_is_in_use(simulate, folder):
     simulated = simulate({"cards": [{"card": "x710", "vfs": 3}]})
     lent, bare, free = simulated.vfs(simulated.card("x710"))
     for vf in (lent, bare):
-        path = f"{simulated.path(vf)}/net"
-        for name in simulated.files.names(path):
-            simulated.files.drop(f"{path}/{name}")
-        if simulated.files.path(path).exists():
-            simulated.files.path(path).rmdir()
+        hide_interfaces(simulated, vf)
     simulated.files.directory(f"{simulated.path(lent)}/{folder}")
 
     assert "in another network namespace" in simulated.call(reasons)[lent]
@@ -70,11 +74,8 @@ def a_pass(held):
 def test_what_a_request_has_stays_though_its_interface_is_lent_to_a_pod(simulate):
     simulated = simulate({"cards": [{"card": "connectx6", "vfs": 2}]})
     lent, free = simulated.vfs(simulated.card("connectx6"))
-    path = f"{simulated.path(lent)}/net"
-    for name in simulated.files.names(path):
-        simulated.files.drop(f"{path}/{name}")
-    if not simulated.files.path(path).exists():
-        simulated.files.directory(path)
+    hide_interfaces(simulated, lent)
+    simulated.files.directory(f"{simulated.path(lent)}/net")
 
     assert simulated.call(a_pass, [lent]) == {lent, free}
     assert simulated.call(a_pass, []) == {free}
@@ -105,13 +106,6 @@ def test_a_part_of_a_function_for_programs_of_the_host_does_not_take_the_functio
     simulated.files.link("class/uio/uio0", made)
 
     assert offered(simulated, "accel_driver") == {address}
-
-
-def test_a_function_kept_for_guests_is_not_in_use_for_what_its_driver_shows(simulate):
-    simulated = simulate({"cards": [{"card": "nvme-pm1733", "driver": "vfio-pci"}]})
-    address = simulated.card("nvme-pm1733")
-
-    assert offered(simulated, "nvme_driver") == {address}
 
 
 CXL = {

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from cyborg.agent import discovery
-from cyborg.drivers import base, pci, registry
+from cyborg.drivers import pci
 from cyborg.drivers.nvidia import vgpu_types
 from cyborg.drivers.pci import product_names
 from cyborg.tests.contract import passes
-from cyborg.tests.found_cards import found
+from cyborg.tests.found_cards import found, names, twice, whys
 
 GIB = 1024
 #: As on an L40S: the product's name does not say how much memory it has.
@@ -37,40 +38,30 @@ L40S = {
 GPU = ["nvidia_gpu_driver"]
 
 
-def names(devices) -> list[str]:
-    return [deployable.name for device in devices for deployable in device.deployables]
-
-
 def divided(number: str) -> str:
     return f"[gpu_devices]\nenabled_vgpu_types = {number}\n"
 
 
-@pytest.mark.parametrize(("number", "fitting"), [("1158", 1), ("1157", 2), ("1155", 4)])
-def test_parts_fit_a_card_whose_name_says_no_size(simulate, number, fitting):
-    simulated = simulate({"cards": [{**L40S, "vfs": 16}]})
-
-    (only,) = simulated.call(_without_product_names, GPU, divided(number), 1)
-
-    assert len(names(only.devices["nvidia_gpu_driver"])) == fitting
-
-
-def _without_product_names(drivers: list[str], text: str, count: int) -> list[passes.Pass]:
+def _without_product_names(function: Callable[..., Any], *arguments: Any) -> Any:
     paths, product_names.PATHS = product_names.PATHS, ()
     try:
-        return passes.run(drivers, text, passes=count)
+        return function(*arguments)
     finally:
         product_names.PATHS = paths
 
 
-def test_a_card_with_parts_in_use_offers_one_more_if_it_is_not_known_how_many_fit(simulate):
-    simulated = simulate({"cards": [{**L40S, "vfs": 4}]})
+def test_parts_fit_a_card_whose_name_says_no_size(simulate):
+    simulated = simulate({"cards": [{**L40S, "vfs": 16}]})
+
+    for number, fitting in (("1158", 1), ("1157", 2), ("1155", 4)):
+        (only,) = simulated.call(_without_product_names, passes.run, GPU, divided(number))
+        assert len(names(only.devices["nvidia_gpu_driver"])) == fitting
+
+    # If it is not known how many fit beside those in use, one more is offered.
     first, second, *_others = simulated.vfs(simulated.card("h100"))
     simulated.write(f"{simulated.path(second)}/nvidia/current_vgpu_type", "1155")
-
-    (only,) = simulated.call(_without_product_names, GPU, divided("1155"), 1)
-
-    devices = only.devices["nvidia_gpu_driver"]
-    assert names(devices) == [f"host-1_{first}", f"host-1_{second}"]
+    (only,) = simulated.call(_without_product_names, passes.run, GPU, divided("1155"))
+    assert names(only.devices["nvidia_gpu_driver"]) == [f"host-1_{first}", f"host-1_{second}"]
 
 
 VENDORS_LIST = """<?xml version="1.0" encoding="UTF-8"?>
@@ -90,7 +81,8 @@ def _with_vendors_list(path: str, text: str) -> list[passes.Pass]:
     before = vgpu_types.VENDORS_LIST
     vgpu_types.VENDORS_LIST = pathlib.Path(path)
     try:
-        return _without_product_names(GPU, text, 1)
+        found: list[passes.Pass] = _without_product_names(passes.run, GPU, text)
+        return found
     finally:
         vgpu_types.VENDORS_LIST = before
 
@@ -101,66 +93,39 @@ def _with_vendors_list(path: str, text: str) -> list[passes.Pass]:
 def test_the_vendors_list_says_how_many_fit_and_a_broken_one_does_no_harm(
     simulate, tmp_path, content, offered
 ):
-    simulated = simulate({"cards": [{**L40S, "vfs": 4}]})
-    vfs = simulated.vfs(simulated.card("h100"))
+    simulated = simulate({"cards": [{**L40S, "vfs": 4}, {**L40S, "vfs": 2, "name": "taken"}]})
+    vfs, (taken, _) = (simulated.vfs(simulated.card(name)) for name in ("h100", "taken"))
     simulated.write(f"{simulated.path(vfs[0])}/nvidia/current_vgpu_type", "1157")
+    simulated.write(f"{simulated.path(taken)}/nvidia/current_vgpu_type", "1158")
     path = tmp_path / "vgpuConfig.xml"
     path.write_text(content)
 
     (only,) = simulated.call(_with_vendors_list, str(path), divided("1157"))
 
-    assert len(names(only.devices["nvidia_gpu_driver"])) == offered
-
-
-def test_the_vendors_list_names_types_that_no_card_shows(simulate, tmp_path):
-    simulated = simulate({"cards": [{**L40S, "vfs": 2}]})
-    (vf, _other) = simulated.vfs(simulated.card("h100"))
-    simulated.write(f"{simulated.path(vf)}/nvidia/current_vgpu_type", "1158")
-    path = tmp_path / "vgpuConfig.xml"
-    path.write_text(VENDORS_LIST)
-
-    (only,) = simulated.call(_with_vendors_list, str(path), divided("1158"))
-
-    (device,) = only.devices["nvidia_gpu_driver"]
-    assert "CUSTOM_NVIDIA_26B9_L40S_48C" in device.deployables[0].traits
-    assert device.deployables[0].attributes["memory_mib"] == 48 * GIB
-
-
-#: Traits and attributes of a deployable.
-Facts = tuple[tuple[str, ...], dict[str, str | int]]
-
-
-def _agents(text: str, write: str | None) -> list[list[Facts]]:
-    """What an agent finds, then another one after a type was written to a virtual function."""
-    paths, product_names.PATHS = product_names.PATHS, ()
-    results = []
-    for step in range(2):
-        loaded = registry.load(passes.configured(text, GPU, "host-1"))
-        looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
-        devices = looking.run().devices["nvidia_gpu_driver"]
-        looking.remember()
-        parts = [deployable for device in devices for deployable in device.deployables]
-        results.append([(part.traits, dict(part.attributes)) for part in parts])
-        if step == 0 and write is not None:
-            vf = pathlib.Path(f"/sys/bus/pci/devices/{write}/nvidia")
-            (vf / "current_vgpu_type").write_text("1158")
-            for listed in vf.parent.parent.glob("*/nvidia/creatable_vgpu_types"):
-                listed.write_text("")
-    product_names.PATHS = paths
-    return results
+    found_here = {f"host-1_{vf}" for vf in vfs} & set(names(only.devices["nvidia_gpu_driver"]))
+    assert len(found_here) == offered
+    if content == VENDORS_LIST:
+        # It names types that no card shows.
+        (only,) = simulated.call(_with_vendors_list, str(path), divided("1158"))
+        parts = [part for each in only.devices["nvidia_gpu_driver"] for part in each.deployables]
+        (part,) = [part for part in parts if part.name == f"host-1_{taken}"]
+        assert "CUSTOM_NVIDIA_26B9_L40S_48C" in part.traits
+        assert part.attributes["memory_mib"] == 48 * GIB
 
 
 def test_types_of_a_card_that_is_taken_are_known_to_the_next_agent(simulate, tmp_path):
     simulated = simulate({"cards": [{**L40S, "vfs": 4}]})
-    vf = simulated.vfs(simulated.card("h100"))[0]
+    vfs = [f"/sys/{simulated.path(vf)}/nvidia" for vf in simulated.vfs(simulated.card("h100"))]
     text = f"[DEFAULT]\nstate_path = {tmp_path}\n{divided('1158')}"
+    given = {f"{vfs[0]}/current_vgpu_type": "1158"}
+    given |= {f"{vf}/creatable_vgpu_types": "" for vf in vfs}
 
-    before, after = simulated.call(_agents, text, vf)
+    before, after = simulated.call(_without_product_names, twice, *GPU, text, given)
 
-    assert before == after
-    ((traits, attributes),) = after
-    assert "CUSTOM_NVIDIA_26B9_L40S_48C" in traits
-    assert attributes["memory_mib"] == 48 * GIB
+    assert [each.deployables for each in before] == [each.deployables for each in after]
+    ((part,),) = (device.deployables for device in after)
+    assert "CUSTOM_NVIDIA_26B9_L40S_48C" in part.traits
+    assert part.attributes["memory_mib"] == 48 * GIB
 
 
 def test_facts_that_cannot_be_read_or_written_do_no_harm(simulate, tmp_path):
@@ -170,7 +135,7 @@ def test_facts_that_cannot_be_read_or_written_do_no_harm(simulate, tmp_path):
     (tmp_path / "facts/gpu_devices.new").mkdir()
     text = f"[DEFAULT]\nstate_path = {tmp_path}\n{divided('1158')}"
 
-    before, _after = simulated.call(_agents, text, None)
+    before, _after = simulated.call(_without_product_names, twice, *GPU, text, {})
 
     assert len(before) == 1
 
@@ -199,16 +164,13 @@ def test_the_switch_of_a_board_can_be_given_to_a_guest_and_a_bridge_cannot(simul
     text = '[pci]\ndevice_spec = [{"vendor_id": "10de"}, {"vendor_id": "8086"}]\n'
 
     assert names(found(simulated, "pci_driver", text)) == [f"host-1_{simulated.card('nvswitch')}"]
-
-
-def test_a_bridge_of_another_kind_stays_with_the_host(simulate):
-    simulated = simulate({"cards": [NVSWITCH]})
+    # Nor one of another kind.
     path = f"{simulated.path(simulated.card('nvswitch'))}/config"
     config = bytearray(simulated.files.path(path).read_bytes())
     config[0x0E] = 0x81
     simulated.files.put(path, bytes(config))
 
-    assert found(simulated, "pci_driver", '[pci]\ndevice_spec = {"vendor_id": "10de"}\n') == ()
+    assert found(simulated, "pci_driver", text) == ()
 
 
 @pytest.mark.parametrize(
@@ -257,10 +219,7 @@ def test_further_functions_of_an_ofs_card_are_no_cards(simulate):
 
     assert pci.join(device.control_path.cpid_info) == simulated.card("ofs")
     assert device.deployables[0].program_mode == "dynamic"
-
-
-def test_an_ofs_card_is_not_programmed_while_a_guest_has_a_further_function(simulate):
-    simulated = simulate({"cards": [OFS]})
+    # It is not programmed while a guest has one of them.
     part = f"{simulated.card('ofs')[:-1]}2"
     simulated.detach(part)
     simulated.attach(part, "vfio-pci")
@@ -270,22 +229,20 @@ def test_an_ofs_card_is_not_programmed_while_a_guest_has_a_further_function(simu
     assert device.deployables[0].program_mode is None
 
 
-@pytest.mark.parametrize(
-    ("ids", "trait"),
-    [
-        ("8086:bcbd", "CUSTOM_FPGA_INTEL_INTEGRATED_5"),
-        ("8086:bcc0", "CUSTOM_FPGA_INTEL_INTEGRATED_6"),
-        ("1c2c:1000", "CUSTOM_FPGA_INTEL_PAC_N5010"),
-        ("1c2c:1001", "CUSTOM_FPGA_INTEL_PAC_N5011"),
-    ],
-)
-def test_more_cards_with_the_same_regions(simulate, ids, trait):
-    simulated = simulate({"cards": [{"card": "n3000", "id": ids}]})
+def test_more_cards_with_the_same_regions(simulate):
+    kinds = {
+        "8086:bcbd": "CUSTOM_FPGA_INTEL_INTEGRATED_5",
+        "8086:bcc0": "CUSTOM_FPGA_INTEL_INTEGRATED_6",
+        "1c2c:1000": "CUSTOM_FPGA_INTEL_PAC_N5010",
+        "1c2c:1001": "CUSTOM_FPGA_INTEL_PAC_N5011",
+    }
+    simulated = simulate({"cards": [{"card": "n3000", "id": ids} for ids in kinds]})
 
-    (device,) = found(simulated, "intel_fpga_driver")
+    devices = found(simulated, "intel_fpga_driver")
 
-    assert trait in device.deployables[0].traits
-    assert device.deployables[0].program_mode == "dynamic"
+    for device, trait in zip(devices, kinds.values(), strict=True):
+        assert trait in device.deployables[0].traits
+        assert device.deployables[0].program_mode == "dynamic"
 
 
 def test_a_card_that_no_tool_knows_is_not_programmed(simulate):
@@ -328,40 +285,25 @@ VPD = b"\x82\x1a\x00BlueField-3 P-Series\x00 DPU  \x90\x00\x00\x78"
 def test_a_model_is_named_by_the_best_source(simulate, driver, card, vpd, spec, model):
     simulated = simulate({"cards": [card]})
     simulated.files.put(f"{simulated.path(simulated.card(card))}/vpd", vpd)
-    group = driver
-    text = f"[{group}]\ndevice_spec = {json.dumps(spec)}\n" if spec else ""
+    text = f"[{driver}]\ndevice_spec = {json.dumps(spec)}\n" if spec else ""
 
-    (only,) = simulated.call(_without_product_names, [driver], text, 1)
+    (only,) = simulated.call(_without_product_names, passes.run, [driver], text)
 
     (device,) = only.devices[driver]
     assert device.model == model
     assert device.deployables[0].attributes.get("product", "37c8") == model
 
 
-def _passed_on(text: str, address: str) -> list[str]:
-    """The model that one agent finds, and that the next one finds when a guest has the card."""
-    paths, product_names.PATHS = product_names.PATHS, ()
-    models = []
-    for _agent in range(2):
-        loaded = registry.load(passes.configured(text, ["amd_gpu_driver"], "host-1"))
-        looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
-        models += [device.model for device in looking.run().devices["amd_gpu_driver"]]
-        looking.remember()
-        place = pathlib.Path(f"/sys/bus/pci/devices/{address}")
-        (place / "product_name").unlink(missing_ok=True)
-        uevent = place / "uevent"
-        uevent.write_text(uevent.read_text().replace("DRIVER=amdgpu", "DRIVER=vfio-pci"))
-    product_names.PATHS = paths
-    return models
-
-
 def test_the_name_that_a_driver_shows_is_kept_while_a_guest_has_the_card(simulate, tmp_path):
     simulated = simulate({"cards": ["mi300x"]})
-    text = f"[DEFAULT]\nstate_path = {tmp_path}\n"
+    text, card = f"[DEFAULT]\nstate_path = {tmp_path}\n", simulated.card("mi300x")
+    name = {f"{simulated.files.root}/{simulated.path(card)}/product_name": None}
 
-    models = simulated.call(_passed_on, text, simulated.card("mi300x"))
+    found = simulated.call(_without_product_names, twice, "amd_gpu_driver", text, name, [card])
 
-    assert models == ["AMD Instinct MI300X OAM"] * 2
+    assert [device.model for devices in found for device in devices] == [
+        "AMD Instinct MI300X OAM"
+    ] * 2
 
 
 SOUND = {
@@ -410,19 +352,9 @@ def test_what_shows_a_console_is_no_accelerator(simulate, keys, reason):
     address = simulated.card("mi210")
 
     assert found(simulated, "amd_gpu_driver") == ()
-    assert simulated.call(why_not, address) == reason
+    assert simulated.call(whys, "amd_gpu_driver")[address][0] == reason
     listed = f'[amd_gpu_driver]\ndevice_spec = {{"address": "{address}"}}\n'
     assert len(found(simulated, "amd_gpu_driver", listed)) == 1
-
-
-def why_not(address: str) -> str:
-    loaded = registry.load(passes.configured("", ["amd_gpu_driver"], "host-1"))
-    functions = discovery.Discovery("host-1", loaded.drivers, timeout=60).run().functions
-    driver = loaded.drivers["amd_gpu_driver"]
-    assert functions is not None
-    assert isinstance(driver, base.Explaining)
-    refusal = driver.why_not_offered(functions[address], functions)
-    return refusal.reason if refusal is not None else ""
 
 
 def test_a_card_of_a_display_class_with_memory_of_its_own_is_offered(simulate):
@@ -451,7 +383,6 @@ def test_a_group_can_be_a_board(grouped):
 
 
 def in_one_group(simulated, first, *others):
-    """Put functions into the IOMMU group of another."""
     group = simulated.files.target(f"{simulated.path(first)}/iommu_group")
     for other in others:
         simulated.files.unlink(f"{simulated.path(other)}/iommu_group")

@@ -145,19 +145,16 @@ def test_an_operator_may_give_such_a_card_the_trait_that_it_has(simulate):
     assert deployable.traits.count(trait) == 1
 
 
-class TestXilinx(contract.SimulatedDriverContract):
+class TestXilinx(contract.WholeCardContract):
     entry_point = "xilinx_fpga_driver"
     recorded = "xilinx"
 
-    def test_a_card_is_as_it_always_was(self, simulated, devices):
-        address = simulated.card("u250")
-        device = devices[0]
+    always = ("u250", "FPGA", "FPGA", ("CUSTOM_FPGA_XILINX", "CUSTOM_FPGA_PRODUCT_ID_5004"))
 
-        (deployable,) = device.deployables
-        assert pci.join(device.control_path.cpid_info) == address
-        assert deployable.name == f"host-1_{address}"
-        assert (deployable.resource_class, deployable.num_accelerators) == ("FPGA", 1)
-        assert deployable.traits[:2] == ("CUSTOM_FPGA_XILINX", "CUSTOM_FPGA_PRODUCT_ID_5004")
+    def test_a_card_is_given_with_both_its_functions(self, simulated, devices):
+        address = simulated.card("u250")
+
+        (deployable,) = devices[0].deployables
         assert deployable.attach_handles == (handle(address), handle(f"{address[:-1]}1"))
         # Its shell is the firmware.
         assert deployable.attributes["firmware"] == "xilinx_u250_gen3x16_xdma_shell_4_1"
@@ -204,16 +201,10 @@ def test_a_xilinx_card_is_not_programmed_without_one_of_its_functions(
     assert (deployable.program_mode, deployable.function) == (None, None)
 
 
-class TestInspur(contract.SimulatedDriverContract):
+class TestInspur(contract.WholeCardContract):
     entry_point = "inspur_fpga_driver"
     recorded = "inspur"
+    always = ("fpga-inspur", "FPGA", "FPGA", ("CUSTOM_FPGA_INSPUR", "CUSTOM_FPGA_PRODUCT_ID_0911"))
 
-    def test_cards_are_as_they_always_were_and_disks_are_none(self, simulated, devices):
-        device, _second = devices
-
-        (deployable,) = device.deployables
-        address = simulated.card("fpga-inspur")
-        assert deployable.name == f"host-1_{address}"
-        assert deployable.resource_class == "FPGA"
-        assert deployable.traits[:2] == ("CUSTOM_FPGA_INSPUR", "CUSTOM_FPGA_PRODUCT_ID_0911")
-        assert deployable.attach_handles == (handle(address),)
+    def test_disks_are_none(self, devices):
+        assert len(devices) == 2

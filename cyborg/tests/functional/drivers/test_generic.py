@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 import inspect
-import pathlib
 
 import pytest
 
-from cyborg.agent import discovery
 from cyborg.drivers import base, pci, registry
 from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
-from cyborg.tests.found_cards import found, names, whys
+from cyborg.tests.found_cards import found, names, twice, whys
 
 
 def part(device: base.Device) -> base.Deployable:
-    """The only deployable of a device."""
     (only,) = device.deployables
     return only
 
@@ -121,34 +118,17 @@ def test_an_accelerator_that_is_excluded_takes_no_other_along(simulate):
     assert names(devices) == [f"host-1_{simulated.card(card)}" for card in cards]
 
 
-def _with_guests(root: str, text: str) -> list[list[tuple[str, str]]]:
-    """Names and classes by one agent, and by the next when guests have all cards."""
-    results = []
-    for _agent in range(2):
-        loaded = registry.load(passes.configured(text, ["accel_driver"], "host-1"))
-        looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
-        devices = looking.run().devices["accel_driver"]
-        looking.remember()
-        parts = [each for device in devices for each in device.deployables]
-        results.append([(each.name, each.resource_class) for each in parts])
-        for uevent in pathlib.Path(root, "sys/bus/pci/devices").glob("*/uevent"):
-            lines = uevent.read_text().splitlines()
-            lines = [line for line in lines if not line.startswith("DRIVER=")]
-            if not any("PCI_CLASS=604" in line for line in lines):
-                uevent.write_text("\n".join(["DRIVER=vfio-pci", *lines, ""]))
-        for path in pathlib.Path(root, "sys/class/accel").iterdir():
-            path.unlink()
-    return results
-
-
 def test_the_class_stays_while_guests_have_the_cards(simulate, tmp_path):
     simulated = simulate({"cards": ["ai100", "npu"]})
+    nodes = dict.fromkeys(map(str, (simulated.root / "sys/class/accel").iterdir()))
 
     text = f"[DEFAULT]\nstate_path = {tmp_path}\n"
-    before, after = simulated.call(_with_guests, str(simulated.root), text)
+    before, after = simulated.call(twice, "accel_driver", text, nodes, simulated.layout.cards)
 
     assert len(before) == 2
-    assert after == before
+    assert [(part(each).name, part(each).resource_class) for each in after] == [
+        (part(each).name, part(each).resource_class) for each in before
+    ]
 
 
 class TestHabana(contract.SimulatedDriverContract):

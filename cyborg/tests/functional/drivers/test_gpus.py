@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import pathlib
 
 import pytest
 
-from cyborg.agent import discovery
-from cyborg.drivers import base, pci, registry
+from cyborg.drivers import base, pci
 from cyborg.tests import found_cards
 from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
-from cyborg.tests.found_cards import handle, names
+from cyborg.tests.found_cards import handle, names, twice
 
 A100, MIG, WHOLE, H100, H200, T4, PASSED = (
     f"0000:{bus}:00.0" for bus in ("19", "21", "29", "31", "39", "41", "49")
@@ -21,7 +20,6 @@ A100, MIG, WHOLE, H100, H200, T4, PASSED = (
 
 
 def by_card(devices) -> dict[str, list[base.Deployable]]:
-    """The deployables by the slot of their device."""
     found: dict[str, list[base.Deployable]] = {}
     for device in devices:
         slot = pci.join(device.control_path.cpid_info).rpartition(":")[0]
@@ -154,7 +152,14 @@ class TestWholeNvidia(contract.SimulatedDriverContract):
     def test_what_only_the_driver_tells_is_remembered_while_a_guest_has_the_card(
         self, changeable
     ):
-        before, after = changeable.call(_passed_to_a_guest, str(changeable.root), T4)
+        known = str(changeable.root / f"proc/driver/nvidia/gpus/{T4}/information")
+
+        before, after = (
+            by_card(devices)[T4][0].attributes
+            for devices in changeable.call(
+                functools.partial(twice, anew=False), "nvidia_gpu_driver", "", {known: None}, [T4]
+            )
+        )
 
         assert before["firmware"] == "92.00.45.00.03"
         assert after == before
@@ -165,26 +170,6 @@ class TestWholeNvidia(contract.SimulatedDriverContract):
         changeable.attach(vf, "vfio-pci")
 
         assert f"host-1_{A100}" not in names(found(changeable))
-
-
-def _passed_to_a_guest(root: str, address: str) -> tuple[dict[str, object], dict[str, object]]:
-    """The attributes of a card before its driver is exchanged, and after."""
-    loaded = registry.load(passes.configured("", ["nvidia_gpu_driver"], "host-1"))
-    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
-
-    def attributes() -> dict[str, object]:
-        (device,) = (
-            device
-            for device in looking.run().devices["nvidia_gpu_driver"]
-            if pci.join(device.control_path.cpid_info) == address
-        )
-        return dict(device.deployables[0].attributes)
-
-    before = attributes()
-    uevent = pathlib.Path(f"/sys/bus/pci/devices/{address}/uevent")
-    uevent.write_text(uevent.read_text().replace("DRIVER=nvidia", "DRIVER=vfio-pci"))
-    pathlib.Path(root, f"proc/driver/nvidia/gpus/{address}/information").unlink()
-    return before, attributes()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from cyborg.tests.contract import passes
 
 
 def erase(address: str, keys: str = "") -> str:
-    """Let the driver clean a handle; what went wrong, or an empty text."""
     text = f'[nvme]\ndevice_spec = {{"vendor_id": "*"{keys}}}\n'
     return passes.clean("nvme_driver", text, address)
 

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import pathlib
+import functools
 from collections.abc import Sequence
 
-from cyborg.agent import discovery
-from cyborg.drivers import registry
 from cyborg.tests.contract import passes
-from cyborg.tests.found_cards import erase, found, names
+from cyborg.tests.found_cards import erase, found, names, twice
 
 LISTED = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
 
@@ -40,23 +38,15 @@ def test_a_port_whose_other_a_guest_has_is_given_to_nobody(simulate):
     simulated = simulate({"cards": [{"card": "nvme-dual-port", "count": 2}]})
     first, second = (simulated.card("nvme-dual-port", number) for number in range(2))
 
-    before, after = simulated.call(_passed_on, first)
+    folder = f"{simulated.path(first)}/nvme"
+    shown = f"/sys/{folder}/{simulated.files.names(folder)[0]}/subsysnqn"
+    again = functools.partial(twice, anew=False)
 
-    assert before == after == [_ports([first, second])] * 2
+    found = simulated.call(again, "nvme_driver", LISTED, {shown: ""}, [first])
 
-
-def _passed_on(address: str) -> tuple[list[str | None], list[str | None]]:
-    """How disks are before one is given to a guest, and after."""
-    loaded = registry.load(passes.configured(LISTED, ["nvme_driver"], "host-1"))
-    looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
-    before = looking.run().devices["nvme_driver"]
-    path = pathlib.Path(f"/sys/bus/pci/devices/{address}")
-    uevent = path / "uevent"
-    uevent.write_text(uevent.read_text().replace("DRIVER=nvme", "DRIVER=vfio-pci"))
-    for file in path.glob("nvme/*/subsysnqn"):
-        file.write_text("")
-    after = looking.run().devices["nvme_driver"]
-    return [each.unhealthy for each in before], [each.unhealthy for each in after]
+    assert [[each.unhealthy for each in devices] for devices in found] == [
+        [_ports([first, second])] * 2
+    ] * 2
 
 
 def test_a_controller_that_is_pulled_is_nobody_elses_ailment(simulate):

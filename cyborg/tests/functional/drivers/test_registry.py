@@ -54,7 +54,6 @@ absent_module = strange_module:Good
 
 @pytest.fixture(autouse=True)
 def strange_drivers(tmp_path, monkeypatch):
-    """An installed distribution with drivers of every kind."""
     (tmp_path / "strange_drivers.py").write_text(MODULE)
     metadata = tmp_path / "strange_drivers-1.0.dist-info"
     metadata.mkdir()
