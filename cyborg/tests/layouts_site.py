@@ -92,6 +92,12 @@ class LayoutsSite:
         self.site = site
         self.host = host
 
+    @property
+    def card(self) -> str:
+        """The address of the first card."""
+        address: str = self.host.layout.cards[0]
+        return address
+
     def deployable(self, name: str) -> dict[str, Any]:
         path = f"/deployables?name=host-1_{name}"
         (found,) = self.site.call("GET", path, version=VERSION)["deployables"]

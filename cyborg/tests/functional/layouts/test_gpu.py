@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cyborg.agent import discovery
-from cyborg.drivers import pci, privileged, registry
+from cyborg.drivers import pci, privileged
 from cyborg.tests.contract import passes
+from cyborg.tests.found_cards import whys
 from cyborg.tests.layouts_site import LayoutsSite, forget
 
 pytestmark = pytest.mark.slow
@@ -51,14 +51,12 @@ VENDORS_LIST = """<?xml version="1.0" encoding="UTF-8"?>
 
 @pytest.fixture
 def gpu(start_layouts: Any) -> LayoutsSite:
-    """A card whose virtual functions share its time."""
     one: LayoutsSite = start_layouts([CARD], "nvidia_gpu_driver", OPTIONS)
     return one
 
 
 @pytest.fixture
 def vendors_files(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The folder with the vendor's tool and list."""
     folder = tmp_path / "agent"
     folder.mkdir()
     shutil.copy(TOOL, folder / "nvidia-smi")
@@ -68,27 +66,15 @@ def vendors_files(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def mig(start_layouts: Any, vendors_files: pathlib.Path) -> LayoutsSite:
-    """A card in MIG mode."""
     assert vendors_files.exists()
     one: LayoutsSite = start_layouts([MIG], "nvidia_gpu_driver", OPTIONS)
     return one
 
 
-def place(site: LayoutsSite) -> str:
-    address: str = site.host.card("gpu")
-    return address
-
-
 def types(site: LayoutsSite) -> list[str]:
-    """The types of the virtual functions."""
-    vfs = sorted(path.readlink().name for path in site.host.device(place(site)).glob("virtfn*"))
+    vfs = sorted(path.readlink().name for path in site.host.device(site.card).glob("virtfn*"))
     files = (site.host.device(vf) / "nvidia/current_vgpu_type" for vf in vfs)
     return [file.read_text().strip() for file in files]
-
-
-def handles(site: LayoutsSite) -> int:
-    found: int = site.deployable(place(site))["num_accelerators"]
-    return found
 
 
 def reboot(vfs: list[str]) -> None:
@@ -98,18 +84,13 @@ def reboot(vfs: list[str]) -> None:
     forget()
 
 
-def all_vfs(site: LayoutsSite) -> list[str]:
-    links = site.host.device(place(site)).glob("virtfn*")
-    return sorted(path.readlink().name for path in links)
-
-
 def test_a_card_is_divided_into_one_type_and_then_into_another(gpu: LayoutsSite) -> None:
-    card = place(gpu)
+    card = gpu.card
     shown = gpu.deployable(card)
     layouts = {key: value for key, value in shown["attributes"].items() if "layout" in key}
     assert shown["program"]["mode"] == "layout"
     assert layouts == {"layout_H100XM-40C": "2", "layout_H100XM-4C": "8"}
-    assert (gpu.layout(card), handles(gpu)) == (None, 0)
+    assert (gpu.layout(card), shown["num_accelerators"]) == (None, 0)
     assert gpu.offered(card).get("VGPU", 0) == 0
 
     operation = gpu.give(card, "H100XM-40C")
@@ -129,7 +110,7 @@ def test_a_card_is_divided_into_one_type_and_then_into_another(gpu: LayoutsSite)
 
 
 def test_no_layout_is_changed_while_a_guest_has_a_part(gpu: LayoutsSite) -> None:
-    card = place(gpu)
+    card = gpu.card
     assert gpu.give(card, "H100XM-40C")["error"] is None
     arq, instance = gpu.arq(card, **ARQ)
     assert gpu.bound(arq)["asked_type"] == "1137"
@@ -147,26 +128,12 @@ def test_no_layout_is_changed_while_a_guest_has_a_part(gpu: LayoutsSite) -> None
     assert gpu.give(card, "H100XM-4C")["error"] is None
 
 
-def test_a_guest_gets_its_type_back_after_a_reboot(gpu: LayoutsSite) -> None:
-    card = place(gpu)
-    assert gpu.give(card, "H100XM-40C")["error"] is None
-    arq, _instance = gpu.arq(card, **ARQ)
-    before = gpu.bound(arq)
-
-    gpu.host.call(reboot, all_vfs(gpu))
-
-    gpu.site.hurry(lambda: types(gpu) == ["1137"] * 2 + ["0"] * 6 and gpu.site.idle())
-    assert gpu.layout(card) == "H100XM-40C"
-    assert gpu.bound(arq) == before
-    assert gpu.offered(card) == {"VGPU": 2}
-
-
 def test_what_the_card_refuses_changes_nothing(
     start_layouts: Any, vendors_files: pathlib.Path
 ) -> None:
     assert vendors_files.exists()
     gpu: LayoutsSite = start_layouts([CARD], "nvidia_gpu_driver", OPTIONS)
-    card = place(gpu)
+    card = gpu.card
     assert gpu.give(card, "H100XM-40C")["error"] is None
 
     # It has no such type, and is not in MIG mode.
@@ -183,7 +150,7 @@ def test_what_the_card_refuses_changes_nothing(
 def test_a_card_in_mig_mode_gets_gpu_instances(
     mig: LayoutsSite, vendors_files: pathlib.Path
 ) -> None:
-    card = place(mig)
+    card = mig.card
 
     operation = mig.give(card, "1g.10gb")
 
@@ -206,6 +173,15 @@ def test_a_card_in_mig_mode_gets_gpu_instances(
         for words in ("-dci", "-dgi", f"-cgi {size} -C")
     ]
 
+    # A tool that fails changes nothing.
+    (vendors_files / "nvidia-smi").write_text("#!/bin/sh\necho Insufficient Permissions\nexit 4\n")
+    operation = mig.give(card, "1g.10gb")
+    assert operation["state"] == "failed"
+    assert "Insufficient Permissions" in operation["error"]
+    assert types(mig) == ["1206"] + ["0"] * 7
+    assert mig.layout(card) == "H100XM-1-10CME"
+    assert mig.offered(card) == {"VGPU": 1}
+
 
 def test_parts_that_share_a_gpu_instance_in_time_get_it_together(
     start_layouts: Any, vendors_files: pathlib.Path
@@ -213,17 +189,17 @@ def test_parts_that_share_a_gpu_instance_in_time_get_it_together(
     card = {**MIG, "card": "rtxpro6000-mig"}
     shared: LayoutsSite = start_layouts([card], "nvidia_gpu_driver", OPTIONS)
 
-    operation = shared.give(place(shared), "DC-1-12Q")
+    operation = shared.give(shared.card, "DC-1-12Q")
 
     assert (operation["state"], operation["error"]) == ("succeeded", None)
     assert types(shared) == ["1558"] * 8
-    assert shared.offered(place(shared)) == {"VGPU": 8}
+    assert shared.offered(shared.card) == {"VGPU": 8}
     asked = (vendors_files / "asked").read_text()
     assert f"-cgi {','.join(['1g.24gb+gfx'] * 4)} -C" in asked
 
 
 def test_a_part_that_has_lost_its_type_gets_it_again(gpu: LayoutsSite) -> None:
-    card = place(gpu)
+    card = gpu.card
     assert gpu.give(card, "H100XM-40C")["error"] is None
     arqs = [gpu.arq(card, **ARQ)[0] for _ in range(2)]
     second = pci.join(sorted((gpu.bound(arq) for arq in arqs), key=pci.join)[1])
@@ -241,7 +217,7 @@ def lose(card: str) -> None:
 
 
 def test_a_guest_gets_its_gpu_instance_back_after_a_reboot(mig: LayoutsSite) -> None:
-    card = place(mig)
+    card = mig.card
     assert mig.give(card, "1g.10gb")["error"] is None
     arq, instance = mig.arq(card, **ARQ)
     before = mig.bound(arq)
@@ -261,52 +237,6 @@ def test_a_guest_gets_its_gpu_instance_back_after_a_reboot(mig: LayoutsSite) -> 
     assert types(mig) == ["1207"] * 2 + ["0"] * 6
 
 
-def test_a_tool_that_fails_changes_nothing(mig: LayoutsSite, vendors_files: pathlib.Path) -> None:
-    card = place(mig)
-    assert mig.give(card, "3g.40gb")["error"] is None
-    (vendors_files / "nvidia-smi").write_text("#!/bin/sh\necho Insufficient Permissions\nexit 4\n")
-
-    operation = mig.give(card, "1g.10gb")
-
-    assert operation["state"] == "failed"
-    assert "Insufficient Permissions" in operation["error"]
-    assert types(mig) == ["1207"] * 2 + ["0"] * 6
-    assert mig.layout(card) == "3g.40gb"
-    assert mig.offered(card) == {"VGPU": 2}
-
-
-def test_a_pool_keeps_slots_of_a_mig_profile(
-    start_layouts: Any, vendors_files: pathlib.Path
-) -> None:
-    assert vendors_files.exists()
-    cards = [MIG, {**MIG, "name": "other"}, {**MIG, "name": "third"}]
-    one: LayoutsSite = start_layouts(cards, "nvidia_gpu_driver", OPTIONS)
-    body = {"name": "slices", "function_id": "1g.10gb", "free": 8, "max_devices": 2}
-
-    uuid = one.site.call("POST", "/function_pools", body, "2.4")["uuid"]
-
-    def is_full() -> bool:
-        pool = one.site.call("GET", f"/function_pools/{uuid}", version="2.4")
-        return (pool["ready"], pool["pending"], pool["reason"]) == (14, 0, None)
-
-    one.site.hurry(is_full)
-    names = [one.host.card(each) for each in ("gpu", "other", "third")]
-    assert sorted(filter(None, map(one.layout, names))) == ["1g.10gb"] * 2
-
-
-def offered(text: str) -> tuple[list[str], dict[str, str]]:
-    """The resource classes of what an agent finds, and why it does not offer other cards."""
-    loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
-    found = discovery.Discovery("host-1", loaded.drivers, timeout=60).run()
-    driver: Any = loaded.drivers["nvidia_gpu_driver"]
-    functions = pci.scan()
-    whys = {name: driver.why_not_offered(each, functions) for name, each in functions.items()}
-    parts = [part for each in found.devices["nvidia_gpu_driver"] for part in each.deployables]
-    return [part.resource_class for part in parts], {
-        name: f"{why.reason}; {why.remedy}" for name, why in whys.items() if why is not None
-    }
-
-
 @pytest.mark.parametrize(
     ("card", "reason"),
     [
@@ -324,17 +254,12 @@ def test_a_card_that_cannot_have_layouts_is_not_offered(
     guests = {**CARD, "vfs": 0, "name": "vm", "driver": "vfio-pci"}
     simulated = simulate({"cards": [card, "t4", guests]})
 
-    classes, why = simulated.call(offered, OPTIONS)
+    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver"], OPTIONS)
 
     # Cards without SR-IOV, or that a guest may have, are given out whole.
-    assert classes == ["PGPU", "PGPU"]
-    assert why == {simulated.card("gpu"): f"{reason}; [gpu_devices] layouts"}
+    parts = [part for device in only.devices["nvidia_gpu_driver"] for part in device.deployables]
+    assert [part.resource_class for part in parts] == ["PGPU", "PGPU"]
+    whole = (reason, "[gpu_devices] layouts")
+    assert simulated.call(whys, "nvidia_gpu_driver", OPTIONS) == {simulated.card("gpu"): whole}
 
 
-def test_a_layout_with_an_impossible_name_is_an_error_of_the_driver() -> None:
-    conf = passes.configured("[gpu_devices]\nlayouts = L40S 12Q\n", ["nvidia_gpu_driver"], "host-1")
-
-    loaded = registry.load(conf)
-
-    assert loaded.drivers == {}
-    assert "[gpu_devices] layouts: " in loaded.errors["nvidia_gpu_driver"]

@@ -21,11 +21,6 @@ T4 = {"card": "t4", "name": "gpu"}
 A100 = {"card": "a100", "name": "gpu", "vfs": 6}
 
 
-def place(site: LayoutsSite) -> str:
-    address: str = site.host.card("gpu")
-    return address
-
-
 def made(site: LayoutsSite, parent: str) -> dict[str, list[str]]:
     """The mediated devices of a function by their types, without types that have none."""
     kinds = site.host.device(parent).glob("mdev_supported_types/*/devices")
@@ -52,7 +47,7 @@ def test_a_card_is_divided_into_one_type_and_then_into_another(
     then: tuple[str, int, str],
 ) -> None:
     site: LayoutsSite = start_layouts([card], "nvidia_gpu_driver", OPTIONS)
-    gpu = place(site)
+    gpu = site.card
     shown = site.deployable(gpu)["attributes"]
     layouts = {key: value for key, value in shown.items() if key.startswith("layout_")}
     assert layouts == {f"layout_{name}": str(count) for name, count, _ in (first, then)}
@@ -83,7 +78,7 @@ def test_a_card_is_divided_into_one_type_and_then_into_another(
 
 def test_a_card_with_somebody_elses_devices_is_not_changed(start_layouts: Any) -> None:
     site: LayoutsSite = start_layouts([T4], "nvidia_gpu_driver", OPTIONS)
-    gpu = place(site)
+    gpu = site.card
     assert site.give(gpu, "T4-16Q")["error"] is None
     site.host.call(make, gpu, "nvidia-222")
 

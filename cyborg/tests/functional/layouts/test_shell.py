@@ -34,7 +34,6 @@ TOOL = pathlib.Path(__file__).parents[2] / "data/tools/xbmgmt.sh"
 
 @pytest.fixture
 def xrt(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The folder with the vendor's tool and partitions."""
     folder = tmp_path / "agent"
     folder.mkdir()
     shutil.copy(TOOL, folder / "xbmgmt")
@@ -55,13 +54,7 @@ def fpga(start_layouts: Any, xrt: pathlib.Path) -> LayoutsSite:
     return one
 
 
-def place(site: LayoutsSite) -> str:
-    address: str = site.host.card("fpga")
-    return address
-
-
 def asked(xrt: pathlib.Path) -> list[str]:
-    """What the tool was asked."""
     try:
         return (xrt / "asked").read_text().splitlines()
     except FileNotFoundError:
@@ -70,7 +63,7 @@ def asked(xrt: pathlib.Path) -> list[str]:
 
 def reboot(fpga: LayoutsSite) -> None:
     """The card has its base only, and the agent of the host starts anew."""
-    fpga.host.change("load_shell", place(fpga), "")
+    fpga.host.change("load_shell", fpga.card, "")
     fpga.host.call(forget)
 
 
@@ -84,13 +77,18 @@ def give_to_guest(address: str) -> None:
 
 
 def test_a_card_is_given_a_shell_and_then_another(fpga: LayoutsSite, xrt: pathlib.Path) -> None:
-    card = place(fpga)
+    card = fpga.card
     shown = fpga.deployable(card)
     layouts = {key: value for key, value in shown["attributes"].items() if "layout" in key}
     assert shown["program"]["mode"] == "layout"
     assert layouts == {f"layout_{XDMA}": "1", f"layout_{QDMA}": "1"}
     assert fpga.layout(card) is None
     assert fpga.offered(card) == {"FPGA": 0}
+
+    # That of another board is none of its layouts.
+    refused = fpga.ask(card, "xilinx_u280_gen3x16_xdma_shell_1_1")
+    assert refused.status_code == 400
+    assert f"Its layouts are: {QDMA}, {XDMA}." in refused.text
 
     operation = fpga.give(card, XDMA)
 
@@ -113,7 +111,7 @@ def test_a_card_is_given_a_shell_and_then_another(fpga: LayoutsSite, xrt: pathli
 def test_no_shell_is_changed_while_a_guest_has_the_card(
     fpga: LayoutsSite, xrt: pathlib.Path, compute: Compute
 ) -> None:
-    card = place(fpga)
+    card = fpga.card
     assert fpga.give(card, XDMA)["error"] is None
     assert fpga.offered(card) == {"FPGA": 1}
     profile = compute.make_profile({**ARQ, "accel:function_id": XDMA})
@@ -143,7 +141,7 @@ def test_the_agent_runs_no_tool_on_a_card_that_a_guest_has(
     fpga: LayoutsSite, xrt: pathlib.Path
 ) -> None:
     """Whatever a conductor asks, as for one that was started before its shell was put back."""
-    card = place(fpga)
+    card = fpga.card
     assert fpga.give(card, XDMA)["error"] is None
     text = f"[DEFAULT]\nstate_path = {xrt}\n{OPTIONS}"
     (device,) = fpga.host.call(layouts_site._discover, "xilinx_fpga_driver", text)
@@ -165,7 +163,7 @@ def test_the_agent_runs_no_tool_on_a_card_that_a_guest_has(
 
 
 def test_a_guest_gets_its_shell_back_after_a_reboot(fpga: LayoutsSite, xrt: pathlib.Path) -> None:
-    card = place(fpga)
+    card = fpga.card
     assert fpga.give(card, XDMA)["error"] is None
     arq, _instance = fpga.arq(card, **ARQ)
     before = fpga.bound(arq)
@@ -180,42 +178,10 @@ def test_a_guest_gets_its_shell_back_after_a_reboot(fpga: LayoutsSite, xrt: path
     assert last["operations"][0]["asked_by"] == "recovery"
 
 
-def test_what_nobody_has_is_recorded_as_it_is_after_a_reboot(
+def test_what_the_tool_refuses_is_an_error_and_what_a_reboot_takes_from_nobody_is_recorded(
     fpga: LayoutsSite, xrt: pathlib.Path
 ) -> None:
-    card = place(fpga)
-    assert fpga.give(card, XDMA)["error"] is None
-
-    reboot(fpga)
-
-    fpga.site.hurry(lambda: fpga.layout(card) is None)
-    assert fpga.offered(card) == {"FPGA": 0}
-    assert len(asked(xrt)) == 1
-
-
-def test_a_pool_keeps_cards_with_a_shell(start_layouts: Any, xrt: pathlib.Path) -> None:
-    cards = [{**CARD, "name": name} for name in ("a", "b", "c")]
-    fpga: LayoutsSite = start_layouts(cards, "xilinx_fpga_driver", OPTIONS)
-    body = {"name": "xdma", "function_id": XDMA, "free": 2, "max_devices": 2}
-
-    uuid = fpga.site.call("POST", "/function_pools", body, "2.4")["uuid"]
-
-    def is_full() -> bool:
-        pool = fpga.site.call("GET", f"/function_pools/{uuid}", version="2.4")
-        return (pool["ready"], pool["pending"], pool["reason"]) == (2, 0, None)
-
-    fpga.site.hurry(is_full)
-    names = [fpga.host.card(each) for each in ("a", "b", "c")]
-    assert [fpga.layout(each) for each in names].count(XDMA) == 2
-    assert len(asked(xrt)) == 2
-    # One of them is given away: the third card takes its place only if the pool may have three.
-    fpga.bound(fpga.arq(next(each for each in names if fpga.layout(each)), **ARQ)[0])
-    fpga.site.hurry(fpga.site.idle)
-    assert len(asked(xrt)) == 2
-
-
-def test_what_the_tool_refuses_is_an_error(fpga: LayoutsSite, xrt: pathlib.Path) -> None:
-    card = place(fpga)
+    card = fpga.card
     assert fpga.give(card, XDMA)["error"] is None
     (xrt / "refuses").touch()
 
@@ -226,23 +192,12 @@ def test_what_the_tool_refuses_is_an_error(fpga: LayoutsSite, xrt: pathlib.Path)
     fpga.site.hurry(lambda: fpga.layout(card) == XDMA and fpga.site.idle())
     assert fpga.offered(card) == {"FPGA": 1}
 
+    tried = asked(xrt)
+    reboot(fpga)
 
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        ({"layout": "xilinx_u280_gen3x16_xdma_shell_1_1"}, f"Its layouts are: {QDMA}, {XDMA}."),
-        ({"image_name": XDMA}, f"cannot have image named {XDMA}"),
-    ],
-)
-def test_what_is_no_shell_of_it_is_refused(
-    fpga: LayoutsSite, body: dict[str, str], sentence: str
-) -> None:
-    uuid = fpga.deployable(place(fpga))["uuid"]
-
-    refused = fpga.site.ask("POST", f"/deployables/{uuid}/program", body, VERSION)
-
-    assert refused.status_code == 400
-    assert sentence in refused.text
+    fpga.site.hurry(lambda: fpga.layout(card) is None)
+    assert fpga.offered(card) == {"FPGA": 0}
+    assert asked(xrt) == tried
 
 
 def test_a_card_of_one_stage_takes_images(start_layouts: Any, xrt: pathlib.Path) -> None:
@@ -251,7 +206,7 @@ def test_a_card_of_one_stage_takes_images(start_layouts: Any, xrt: pathlib.Path)
         [{"card": "u250", "name": "fpga"}], "xilinx_fpga_driver", OPTIONS
     )
 
-    assert fpga.deployable(place(fpga))["program"]["mode"] == "dynamic"
+    assert fpga.deployable(fpga.card)["program"]["mode"] == "dynamic"
 
 
 @pytest.mark.parametrize(("text", "offered"), [(OPTIONS, 0), ("", 1)], ids=["layouts", "images"])
@@ -268,13 +223,9 @@ def test_a_card_whose_kind_cannot_be_told_is_not_offered(
     assert len(only.devices["xilinx_fpga_driver"]) == offered
 
 
-def found(simulated: Any, tmp_path: pathlib.Path, partitions: pathlib.Path) -> Any:
+def one_pass(state: pathlib.Path, partitions: pathlib.Path) -> Any:
     """What a new agent finds, and what it cannot read."""
-    text = f"[DEFAULT]\nstate_path = {tmp_path}\n{OPTIONS}"
-    return simulated.call(one_pass, text, partitions)
-
-
-def one_pass(text: str, partitions: pathlib.Path) -> Any:
+    text = f"[DEFAULT]\nstate_path = {state}\n{OPTIONS}"
     privileged.XILINX_PARTITIONS = partitions
     conf = passes.configured(text, ["xilinx_fpga_driver"], "host-1")
     one = discovery.Discovery("host-1", registry.load(conf).drivers, timeout=60)
@@ -304,7 +255,7 @@ def test_a_card_whose_shell_cannot_be_read_is_no_other_kind_of_card(
     else:
         broken.write_text(text)
 
-    devices, unread = found(simulated, tmp_path, tmp_path)
+    devices, unread = simulated.call(one_pass, tmp_path, tmp_path)
 
     assert devices == ()
     assert card in unread
@@ -316,9 +267,9 @@ def test_a_card_stays_what_it_is_if_its_shells_are_not_installed_any_more(
     simulated = simulate({"cards": [CARD]})
     path = f"{simulated.path(simulated.card('fpga'))}/logic_uuids"
     simulated.files.put(path, f"9e7b8a3f1d5c4e60a2b47c8d9e0f1a2b\n{PARTITIONS[XDMA]}")
-    ((before,), _) = found(simulated, tmp_path, xrt / "partitions")
+    ((before,), _) = simulated.call(one_pass, tmp_path, xrt / "partitions")
 
-    ((after,), _) = found(simulated, tmp_path, tmp_path / "none")
+    ((after,), _) = simulated.call(one_pass, tmp_path, tmp_path / "none")
 
     (was,), (now,) = before.deployables, after.deployables
     assert (was.program_mode, was.function) == ("layout", XDMA)
@@ -326,10 +277,3 @@ def test_a_card_stays_what_it_is_if_its_shells_are_not_installed_any_more(
     assert f"layout_{XDMA}" not in now.attributes
 
 
-def test_a_name_that_no_layout_can_have_is_an_error_of_the_driver() -> None:
-    text = "[xilinx_fpga_driver]\nlayouts = xilinx u250\n"
-
-    loaded = registry.load(passes.configured(text, ["xilinx_fpga_driver"], "host-1"))
-
-    assert loaded.drivers == {}
-    assert "[xilinx_fpga_driver] layouts: " in loaded.errors["xilinx_fpga_driver"]
