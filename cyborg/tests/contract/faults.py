@@ -17,7 +17,7 @@ import pathlib
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cyborg.agent import discovery
@@ -106,6 +106,7 @@ def inject(root: str, drivers: Sequence[str], text: str) -> Result:
             shared.add(path.removeprefix(root))
             continue
         affected = _with_boards(_affected(root, address), sound)
+        erring = _owners(sound, affected) | {discovery.WALK}
         # It knows the host, and nothing of the faults before.
         looking = _agent(drivers, text)
         looking.run()
@@ -116,7 +117,12 @@ def inject(root: str, drivers: Sequence[str], text: str) -> Result:
             harm += [
                 Harm(path, way, what)
                 for what in (
-                    *_harm(sound, found, affected, path, absent=way in _absences(root, path)),
+                    *_harm(
+                        *(sound, found, affected, (path, *affected)),
+                        erring=erring,
+                        absent=way in _absences(root, path),
+                    ),
+                    *(f"{each} is not read either" for each in found.unread - affected),
                     *(_relaxed(sound, found) if way not in _removals(root, path) else ()),
                     *(_changed_kinds(sound, found) if way not in _kinds(root, path) else ()),
                 )
@@ -177,8 +183,16 @@ def inject_host(
             faults += 1
             with _broken_source(root, path, way):
                 found = looking.run()
-            whats = [*_host_harm(sound, found, carriers, path, source, way)]
-            whats += _relaxed(sound, found) if way not in source.removals else ()
+            is_removed = way in source.removals
+            whats = [
+                *_harm(
+                    *(sound, found, carriers if source.carriers else set(), (path,)),
+                    erring=found.errors,
+                    failing=source.drivers,
+                    absent=is_removed,
+                ),
+                *(() if is_removed else _relaxed(sound, found)),
+            ]
             harm += [Harm(path, way, what) for what in whats]
     if _agent(drivers, text).run() != sound:
         harm.append(Harm("all", "mended", "the host is not as it was"))
@@ -186,7 +200,6 @@ def inject_host(
 
 
 def _with_state(root: str, text: str) -> str:
-    """The configuration with a state directory of the host's own."""
     pathlib.Path(root, "state/cards").mkdir(parents=True, exist_ok=True)
     return f"[DEFAULT]\nstate_path = {root}/state\n{text}"
 
@@ -222,7 +235,6 @@ def _listen() -> None:
 
 
 def _function(root: str, path: str) -> str | None:
-    """The function that a path is about."""
     named = _ADDRESS.search(path)
     if named is not None:
         return named.group()
@@ -376,67 +388,47 @@ def _absent(path: str, after: int = 0) -> Iterator[None]:
         _listener = None
 
 
-def _host_harm(
-    sound: discovery.Findings,
-    found: discovery.Findings,
-    carriers: set[str],
-    path: str,
-    source: Source,
-    way: str,
-) -> Iterator[str]:
-    """What a broken source does beyond what depends on it."""
-    affected = carriers if source.carriers else set()
-    for driver, sentence in found.errors.items():
-        if path not in sentence:
-            yield f"the error of {driver} does not name the file: {sentence}"
-    for driver, devices in sound.devices.items():
-        now = found.devices.get(driver)
-        if now is None:
-            if driver not in source.drivers:
-                yield f"driver {driver} fails: {found.errors.get(driver)}"
-            continue
-        if driver not in source.drivers and _others(devices, affected) != _others(now, affected):
-            yield f"other devices of driver {driver} change"
-        present = {str(device.control_path) for device in now}
-        for device in devices:
-            is_known = str(device.control_path) in present or _functions(device) & found.unread
-            if not is_known and way not in source.removals:
-                yield f"device {device.control_path} of driver {driver} is lost"
-
-
 def _harm(
     sound: discovery.Findings,
     found: discovery.Findings,
     affected: set[str],
-    path: str,
+    names: Collection[str],
     *,
+    erring: Collection[str],
+    failing: Collection[str] = (),
     absent: bool,
 ) -> Iterator[str]:
-    # What a driver withholds is not known.
-    owners = {
-        driver
-        for driver, devices in sound.devices.items()
-        if not devices or any(_functions(device) & affected for device in devices)
-    }
+    """What a fault does beyond the affected functions.
+
+    ``erring`` drivers may have an error that has one of the names, and ``failing`` ones may fail.
+    """
     for driver, sentence in found.errors.items():
-        if driver not in owners | {discovery.WALK}:
+        if driver not in erring:
             yield f"driver {driver} has an error: {sentence}"
-        elif not any(name in sentence for name in (path, *affected)):
+        elif not any(name in sentence for name in names):
             yield f"the error of {driver} names neither function nor file: {sentence}"
     for driver, devices in sound.devices.items():
-        if driver not in found.devices:
-            yield f"driver {driver} fails: {found.errors.get(driver)}"
+        now = found.devices.get(driver)
+        if now is None:
+            if driver not in failing:
+                yield f"driver {driver} fails: {found.errors.get(driver)}"
             continue
-        now = found.devices[driver]
-        if _others(devices, affected) != _others(now, affected):
+        if driver not in failing and _others(devices, affected) != _others(now, affected):
             yield f"other devices of driver {driver} change"
         present = {str(device.control_path) for device in now}
         for device in devices:
             is_known = str(device.control_path) in present or _functions(device) & found.unread
             if not (is_known or absent):
                 yield f"device {device.control_path} of driver {driver} is lost"
-    if found.unread - affected:
-        yield f"functions {sorted(found.unread - affected)} are not read either"
+
+
+def _owners(sound: discovery.Findings, affected: set[str]) -> set[str]:
+    """The drivers of affected functions; what a driver withholds is not known."""
+    return {
+        driver
+        for driver, devices in sound.devices.items()
+        if not devices or any(_functions(device) & affected for device in devices)
+    }
 
 
 def _relaxed(sound: discovery.Findings, found: discovery.Findings) -> Iterator[str]:
@@ -496,7 +488,6 @@ def _devices(found: discovery.Findings) -> Iterator[base.Device]:
 
 
 def _cleaned(found: discovery.Findings) -> set[str]:
-    """The names of what is cleaned between two guests."""
     return {part.name for part in _parts(found) if part.cleans}
 
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -27,16 +29,15 @@ DRIVERS = {
 }
 #: What disks and networks of the host may be on depends on it.
 OF_CARRIERS = faults.Source(carriers=True)
+OF_GPUS = faults.Source(frozenset({"amd_gpu_driver", "nvidia_gpu_driver"}))
 #: Everything that a pass reads and that is of no single function.
 SOURCES = {
-    "/kmsg": faults.Source(frozenset({"amd_gpu_driver", "nvidia_gpu_driver"})),
+    "/kmsg": OF_GPUS,
     "/proc/net/if_inet6": OF_CARRIERS._replace(removals=ABSENT | {"empty"}),
     "/proc/net/route": OF_CARRIERS,
     "/proc/self/mountinfo": OF_CARRIERS,
     "/proc/swaps": OF_CARRIERS._replace(removals=ABSENT),
-    "/proc/sys/kernel/random/boot_id": faults.Source(
-        frozenset({"amd_gpu_driver", "nvidia_gpu_driver"})
-    ),
+    "/proc/sys/kernel/random/boot_id": OF_GPUS,
     **{
         f"/state/facts/{name}.json": faults.Source(frozenset({driver}))
         for driver, name in DRIVERS.items()
@@ -81,67 +82,30 @@ device_spec = {"vendor_id": "144d"}
 DISKS = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
 
 
-@pytest.mark.parametrize(
-    ("cards", "drivers", "text"),
-    [
-        (
-            [{"card": "h100", "vfs": 2}, {"card": "qat-4xxx", "vfs": 1}, "mi210"],
-            ["nvidia_gpu_driver", "intel_qat_driver", "amd_gpu_driver"],
-            VGPUS,
-        ),
-        (
-            ["n3000", "u250", {"card": "x710", "vfs": 1}, "ascend310"],
-            [
-                "intel_fpga_driver",
-                "xilinx_fpga_driver",
-                "intel_nic_driver",
-                "huawei_ascend_driver",
-            ],
-            "",
-        ),
-        (
-            ["t4", "nvme-pm1733", "fpga-inspur"],
-            ["mdev_driver", "nvidia_gpu_driver", "nvme_driver", "inspur_fpga_driver"],
-            MDEVS + DISKS,
-        ),
-        (
-            [
-                {"card": "ai100", "class": "ff0000"},
-                "gaudi2",
-                {"card": "flex170", "vfs": 1},
-                "dsa",
-                "connectx6",
-            ],
-            [
-                "accel_driver",
-                "habana_driver",
-                "intel_gpu_driver",
-                "intel_dsa_driver",
-                "nic_driver",
-            ],
-            PORTS,
-        ),
-        (
-            ["nvswitch", {"card": "t4", "switch": 1}, "mi210"],
-            ["pci_driver", "amd_gpu_driver"],
-            BOARD,
-        ),
-        (
-            [{"card": "h100", "vfs": 2}, {"card": "qat-4xxx", "vfs": 1}],
-            ["nvidia_gpu_driver", "intel_qat_driver"],
-            LAYOUTS,
-        ),
-    ],
-    ids=[
-        "gpus",
-        "fpgas and networks",
-        "mediated devices and disks",
-        "generic drivers",
-        "a board",
-        "layouts",
-    ],
-)
-def test_a_fault_costs_one_device_and_is_named(simulate, cards, drivers, text):
+NVIDIA, QAT, AMD = "nvidia_gpu_driver", "intel_qat_driver", "amd_gpu_driver"
+GENERIC = ("accel_driver", "habana_driver", "intel_gpu_driver", "intel_dsa_driver", "nic_driver")
+FPGAS = ("intel_fpga_driver", "xilinx_fpga_driver", "intel_nic_driver", "huawei_ascend_driver")
+H100, ENDPOINT = {"card": "h100", "vfs": 2}, {"card": "qat-4xxx", "vfs": 1}
+X710, FLEX = {"card": "x710", "vfs": 1}, {"card": "flex170", "vfs": 1}
+ANY_CLASS = {"card": "ai100", "class": "ff0000"}
+#: Cards, drivers and options of hosts.
+HOSTS = {
+    "gpus": ([H100, ENDPOINT, "mi210"], [NVIDIA, QAT, AMD], VGPUS),
+    "fpgas and networks": (["n3000", "u250", X710, "ascend310"], FPGAS, ""),
+    "mediated devices and disks": (
+        ["t4", "nvme-pm1733", "fpga-inspur"],
+        ["mdev_driver", NVIDIA, "nvme_driver", "inspur_fpga_driver"],
+        MDEVS + DISKS,
+    ),
+    "generic drivers": ([ANY_CLASS, "gaudi2", FLEX, "dsa", "connectx6"], GENERIC, PORTS),
+    "a board": (["nvswitch", {"card": "t4", "switch": 1}, "mi210"], ["pci_driver", AMD], BOARD),
+    "layouts": ([H100, ENDPOINT], [NVIDIA, QAT], LAYOUTS),
+}
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_fault_costs_one_device_and_is_named(simulate, name):
+    cards, drivers, text = HOSTS[name]
     simulated = simulate({"cards": cards})
 
     result = simulated.call(faults.inject, str(simulated.root), drivers, text)
@@ -153,13 +117,7 @@ def test_a_fault_costs_one_device_and_is_named(simulate, cards, drivers, text):
     assert result.faults > 500
 
 
-SOUND = {
-    "id": "10de:10f0",
-    "subsystem": "10de:12a2",
-    "class": "040300",
-    "driver": "snd_hda_intel",
-    "bound": "snd_hda_intel",
-}
+SOUND = {"id": "10de:10f0", "subsystem": "10de:12a2", "class": "040300", "driver": "snd_hda_intel"}
 CONSOLE = {"card": "t4", "boot_vga": 1, "class": "030000", "mdev": None}
 
 
@@ -188,7 +146,6 @@ def typed(simulated):
 
 
 def no_heartbeat(simulated):
-    """The firmware of a QAT endpoint does not answer."""
     folder = f"kernel/debug/qat_4xxx_{simulated.card('qat-4xxx')}"
     simulated.files.put(f"{folder}/heartbeat/status", "-1")
 
@@ -197,97 +154,54 @@ def unchanged(_simulated):
     """The host as it is described."""
 
 
-@pytest.mark.parametrize(
-    ("host", "change", "driver", "text"),
-    [
-        (
-            {"cards": [{"card": "t4", "mdev": None, "functions": [SOUND]}]},
-            in_one_group,
-            "nvidia_gpu_driver",
-            "",
-        ),
-        ({"cards": [CONSOLE]}, unchanged, "nvidia_gpu_driver", ""),
-        ({"cards": [{"card": "h100", "vfs": 2}]}, typed, "nvidia_gpu_driver", ""),
-        (
-            {"cards": ["connectx6"], "default_route": "ens1f0"},
-            unchanged,
-            "nic_driver",
-            PORTS,
-        ),
-        (
-            {"cards": ["nvme-pm1733"], "volumes": {"dm-0": ["nvme0n1"]}},
-            unchanged,
-            "nvme_driver",
-            DISKS,
-        ),
-        ({"cards": ["dsa"]}, put("dsa", "dsa0/state", "enabled"), "intel_dsa_driver", ""),
-        ({"cards": ["dsa"]}, put("dsa", "dsa0/state", "halted"), "intel_dsa_driver", ""),
-        (
-            {"cards": ["mi300x"]},
-            put("mi300x", "ras/umc_err_count", "ue: 2\nce: 0"),
-            "amd_gpu_driver",
-            "",
-        ),
-        (
-            {"cards": [{"card": "qat-4xxx", "vfs": 1}]},
-            put("qat-4xxx", "qat/state", "down"),
-            "intel_qat_driver",
-            "",
-        ),
-        ({"cards": ["qat-4xxx"]}, no_heartbeat, "intel_qat_driver", ""),
-        (
-            {"cards": [{"card": "gaudi2", "reset_method": "flr"}]},
-            unchanged,
-            "habana_driver",
-            "[cleaning]\ndefault = on\n",
-        ),
-        (
-            {"cards": [{"card": "gaudi2", "reset_method": ""}]},
-            unchanged,
-            "habana_driver",
-            "[cleaning]\ndefault = required\n",
-        ),
-        ({"cards": ["gaudi2"]}, put("gaudi2", "status", "Malfunction"), "habana_driver", ""),
-        (
-            {"cards": ["mi210"]},
-            put("mi210", "current_link_width", "4"),
-            "amd_gpu_driver",
-            "",
-        ),
-        (
-            {"cards": ["mi210"]},
-            put("mi210", "aer_dev_fatal", "DLP 1\nTOTAL_ERR_FATAL 1"),
-            "amd_gpu_driver",
-            "",
-        ),
-        (
-            {"cards": ["nvme-pm1733"]},
-            put("nvme-pm1733", "nvme/nvme0/state", "dead"),
-            "nvme_driver",
-            DISKS,
-        ),
-    ],
-    ids=[
-        "a group that the host has a part of",
-        "the screen",
-        "somebody's virtual GPU",
-        "the uplink",
-        "a volume's disk",
-        "DSA in use",
-        "DSA halted",
-        "memory errors",
-        "QAT down",
-        "QAT without a heartbeat",
-        "what is reset after use",
-        "what cannot be reset",
-        "Gaudi given up",
-        "lanes lost",
-        "fatal errors",
-        "dead disk",
-    ],
-)
-def test_a_fault_frees_and_heals_nothing(simulate, host, change, driver, text):
-    simulated = simulate(host)
+UNCORRECTABLE, DEAD = ("ras/umc_err_count", "ue: 2\nce: 0"), ("nvme/nvme0/state", "dead")
+
+
+#: Cards in use by the host, or ill: what was done to them, and their driver and its options.
+KEPT: dict[str, tuple[object, Callable[[Any], None], str, str]] = {
+    "a group that the host has a part of": (
+        {"card": "t4", "mdev": None, "functions": [SOUND]},
+        in_one_group,
+        NVIDIA,
+        "",
+    ),
+    "the screen": (CONSOLE, unchanged, NVIDIA, ""),
+    "somebody's virtual GPU": (H100, typed, NVIDIA, ""),
+    "the uplink": ("connectx6", unchanged, "nic_driver", PORTS),
+    "a volume's disk": ("nvme-pm1733", unchanged, "nvme_driver", DISKS),
+    "DSA in use": ("dsa", put("dsa", "dsa0/state", "enabled"), "intel_dsa_driver", ""),
+    "DSA halted": ("dsa", put("dsa", "dsa0/state", "halted"), "intel_dsa_driver", ""),
+    "memory errors": ("mi300x", put("mi300x", *UNCORRECTABLE), AMD, ""),
+    "QAT down": (ENDPOINT, put("qat-4xxx", "qat/state", "down"), QAT, ""),
+    "QAT without a heartbeat": ("qat-4xxx", no_heartbeat, QAT, ""),
+    "what is reset after use": (
+        {"card": "gaudi2", "reset_method": "flr"},
+        unchanged,
+        "habana_driver",
+        "[cleaning]\ndefault = on\n",
+    ),
+    "what cannot be reset": (
+        {"card": "gaudi2", "reset_method": ""},
+        unchanged,
+        "habana_driver",
+        "[cleaning]\ndefault = required\n",
+    ),
+    "Gaudi given up": ("gaudi2", put("gaudi2", "status", "Malfunction"), "habana_driver", ""),
+    "lanes lost": ("mi210", put("mi210", "current_link_width", "4"), AMD, ""),
+    "fatal errors": ("mi210", put("mi210", "aer_dev_fatal", "DLP 1\nTOTAL_ERR_FATAL 1"), AMD, ""),
+    "dead disk": ("nvme-pm1733", put("nvme-pm1733", *DEAD), "nvme_driver", DISKS),
+}
+#: What else there is on their hosts.
+BESIDE: dict[str, dict[str, object]] = {
+    "the uplink": {"default_route": "ens1f0"},
+    "a volume's disk": {"volumes": {"dm-0": ["nvme0n1"]}},
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_fault_frees_and_heals_nothing(simulate, name):
+    card, change, driver, text = KEPT[name]
+    simulated = simulate({"cards": [card], **BESIDE.get(name, {})})
     change(simulated)
 
     result = simulated.call(faults.inject, str(simulated.root), [driver], text)
@@ -297,10 +211,9 @@ def test_a_fault_frees_and_heals_nothing(simulate, host, change, driver, text):
 
 
 def test_no_device_depends_on_the_lists_of_names(simulate):
-    simulated = simulate({"cards": ["t4", {"card": "h100", "vfs": 2}, "mi210", "qat-c62x"]})
-    drivers = ["nvidia_gpu_driver", "amd_gpu_driver", "intel_qat_driver"]
+    simulated = simulate({"cards": ["t4", H100, "mi210", "qat-c62x"]})
 
-    harm = simulated.call(faults.inject_shared, str(simulated.root), drivers, VGPUS)
+    harm = simulated.call(faults.inject_shared, str(simulated.root), [NVIDIA, AMD, QAT], VGPUS)
 
     assert harm == []
 
@@ -313,14 +226,7 @@ WHOLE = {
         "nvme-system",
         *({"card": "nvme-pm1733", "name": name} for name in ("swap", "spare", "data")),
         "nvme-inspur",
-        {"card": "h100", "vfs": 2},
-        "t4",
-        "mi300x",
-        {"card": "ai100", "class": "ff0000"},
-        "nvswitch",
-        {"card": "qat-4xxx", "vfs": 1},
-        "u250",
-        {"card": "flex170", "vfs": 1},
+        *(H100, "t4", "mi300x", ANY_CLASS, "nvswitch", ENDPOINT, "u250", FLEX),
     ],
     "mounts": {"/": "nvme0n1p2", "/srv": "dm-1"},
     "swaps": ["nvme1n1"],
@@ -333,7 +239,7 @@ WHOLE = {
 
 def test_a_source_of_the_whole_host_frees_nothing_and_fails_no_other_driver(simulate):
     simulated = simulate(WHOLE)
-    put("mi300x", "ras/umc_err_count", "ue: 2\nce: 0")(simulated)
+    put("mi300x", *UNCORRECTABLE)(simulated)
     boot = simulated.root / "proc/sys/kernel/random/boot_id"
     boot.parent.mkdir(parents=True)
     boot.write_text("3f0c7b9e-52d1-4c8a-9d56-0a7e1b2c3d4e\n")

@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,15 +27,11 @@ PATIENCE = 60
 
 
 class Plain:
-    """A driver that cannot program."""
-
     def discover(self, host: base.Host) -> list[base.Device]:
         return []
 
 
 class Layouts(Plain):
-    """A driver that can change a layout; what it was asked for."""
-
     def __init__(self) -> None:
         self.set: list[str | None] = []
 
@@ -65,7 +60,6 @@ class Host:
         self.begin_pass = self._counter.begin
 
     def restart(self) -> None:
-        """Let another agent take the place of the one before."""
         self._driver = fake.FakeDriver(self._conf)
         drivers: dict[str, base.Driver] = {"fake_driver": self._driver, "plain": Plain()}
         drivers["layouts"] = self.layouts = Layouts()
@@ -79,7 +73,8 @@ class Host:
         """The order to load the function, which a new image has; None: an image that is none."""
         data = json.dumps({"function": function} if function else {}).encode()
         target = contract.program_targets(self._driver.discover(contract.Host()))[region]
-        step = rpc.ProgramStep(
+        step = dataclasses.replace(
+            full_payloads.program_step(),
             driver="fake_driver",
             deployable=target.deployable,
             deployable_uuid=f"uuid of {target.deployable}",
@@ -113,7 +108,6 @@ class Host:
         return dataclasses.replace(step, **changes)
 
     def report(self) -> rpc.HostReport:
-        """What the agent finds in another pass."""
         counter = self.begin_pass()
         devices = tuple(self._driver.discover(contract.Host()))
         return hosts.report(by_driver={"fake_driver": devices}, order=(5, counter))
@@ -123,20 +117,14 @@ class Host:
         return self.endpoint.program({}, json.loads(json.dumps(step.to_wire())), wait)
 
     def prepare(self, step: rpc.HostStep, wait: float = PATIENCE) -> None:
-        """Ask for it as a conductor does."""
         self.endpoint.host_step({}, step.to_wire(), wait)
 
     def loaded(self) -> list[str | None]:
-        """What the regions run."""
         (device,) = self._driver.discover(contract.Host())
         return [part.function for part in device.deployables if part.program_mode]
 
     def await_loaded(self, *functions: str) -> None:
-        """Wait until the regions run this."""
-        deadline = time.monotonic() + PATIENCE
-        while self.loaded() != list(functions):
-            assert time.monotonic() < deadline, self.loaded()
-            time.sleep(0.01)
+        until(lambda: self.loaded() == list(functions))
 
 
 @pytest.fixture
@@ -153,14 +141,6 @@ def host(conf, images, tmp_path, conductor) -> Iterator[Host]:
     running.control()
 
 
-def await_text(caplog: pytest.LogCaptureFixture, text: str) -> None:
-    """Wait until the log has the text."""
-    deadline = time.monotonic() + PATIENCE
-    while text not in caplog.text:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_function_is_loaded_and_the_agent_looks_again(host):
     host.begin_pass()
     host.begin_pass()
@@ -172,19 +152,6 @@ def test_a_function_is_loaded_and_the_agent_looks_again(host):
     )
     assert host.loaded() == ["aes", ""]
     assert host.looks == [2]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"driver": "plain"}, {"hash_value": "0"}, {"function_id": "zip"}]
-)
-def test_a_failure_tells_what_may_have_been_seen_before(host, wrong):
-    """Of a write that nobody heard the end of too: it may be another's whom this one follows."""
-    host.begin_pass()
-
-    with pytest.raises(rpc.ProgramFailed) as caught:
-        host.program(host.step("aes", **wrong))
-
-    assert (caught.value.report_counter, host.looks) == (1, [1])
 
 
 def test_no_layout_is_changed_while_virtual_functions_are_made(host):
@@ -226,7 +193,7 @@ def test_a_write_that_ends_between_two_questions_is_not_made_again(host, caplog,
     caplog.set_level("INFO")
     step = host.step("aes")
     end_unheard(host, step, "aes", "")
-    await_text(caplog, "is kept")
+    until(lambda: "is kept" in caplog.text)
     if restarts:
         host.restart()
     host.begin_pass()
@@ -242,13 +209,16 @@ def test_a_write_that_ends_between_two_questions_is_not_made_again(host, caplog,
 
 def test_a_write_whose_failure_was_not_heard_is_not_made_again(host, caplog):
     caplog.set_level("INFO")
+    host.begin_pass()
     host.control(program={"fail": "out of order"})
     step = host.step("aes")
     for asked_ms in (1000, 1001):
         with pytest.raises(rpc.ProgramFailed, match=r"^RuntimeError: out of order$") as caught:
             host.program(dataclasses.replace(step, asked_ms=asked_ms))
-        assert caught.value.written
+        # It may have written, and is looked at.
+        assert (caught.value.written, caught.value.report_counter) == (True, 1)
         host.control()
+    assert host.looks[0] == 1
     assert caplog.text.count("Fake program of") == 1
 
     again = host.program(dataclasses.replace(step, write=2, asked_ms=1002))
@@ -256,31 +226,40 @@ def test_a_write_whose_failure_was_not_heard_is_not_made_again(host, caplog):
     assert (again.function, caplog.text.count("Fake program of")) == ("aes", 2)
 
 
-@pytest.mark.parametrize("other", [{"operation_uuid": "another"}, {"write": 2}])
-def test_what_another_order_asks_for_is_written(host, caplog, other):
-    caplog.set_level("INFO")
-    step = host.step("aes")
-    host.program(step)
-
-    host.program(dataclasses.replace(step, asked_ms=1001, **other))
-
-    assert caplog.text.count("Fake program of") == 2
-
-
-def test_what_was_written_before_the_host_was_booted_is_written_again(
-    host, caplog, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("changes", "kept", "writes"),
+    [
+        ({"operation_uuid": "another"}, None, 2),
+        ({"write": 2}, None, 2),
+        # The host was booted.
+        ({}, "boot", 2),
+        # What is kept cannot be read.
+        *(({}, content, 2) for content in ("", "{", "null")),
+        # There is no room on the disk: an agent remembers by itself.
+        ({}, "full", 1),
+    ],
+)
+def test_what_another_order_asks_for_or_is_not_known_to_be_written_is_written(
+    conf, host, caplog, tmp_path, monkeypatch, changes, kept, writes
 ):
     caplog.set_level("INFO")
+    folder = pathlib.Path(conf.state_path, "writes")
+    if kept == "full":
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.touch()
     step = host.step("aes")
     host.program(step)
-    boot = tmp_path / "boot"
-    boot.write_text("another\n")
-    monkeypatch.setattr(write_results, "_BOOT", boot)
-    host.restart()
+    if kept == "boot":
+        (tmp_path / "boot").write_text("another\n")
+        monkeypatch.setattr(write_results, "_BOOT", tmp_path / "boot")
+    elif kept is not None and kept != "full":
+        next(folder.iterdir()).write_text(kept)
+    if kept is not None and kept != "full":
+        host.restart()
 
-    host.program(dataclasses.replace(step, asked_ms=1001))
+    host.program(dataclasses.replace(step, asked_ms=1001, **changes))
 
-    assert caplog.text.count("Fake program of") == 2
+    assert caplog.text.count("Fake program of") == writes
 
 
 def test_leave_is_asked_for_right_before_the_first_byte(conf, host, conductor):
@@ -307,15 +286,38 @@ def test_leave_is_asked_for_right_before_the_first_byte(conf, host, conductor):
     ]
 
 
-def test_what_is_refused_leave_is_not_written(host, conductor):
+ENDED = rpc.WritePermit(seconds=0, refused="It has ended.")
+DOWN = errors.ServiceUnavailable("Host host-1 is down, and must report first.")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "sentence"),
+    [
+        (ENDED, rpc.ProgramFailed, r"^Nothing is written: It has ended\.$"),
+        # Its term is over.
+        (
+            rpc.WritePermit(seconds=0, refused=None),
+            rpc.HostStepRunning,
+            "expired before anything was written",
+        ),
+        (DOWN, rpc.HostStepRunning, "without a permit: Host host-1 is down"),
+    ],
+    ids=["refused", "late", "no answer"],
+)
+def test_without_leave_nothing_is_written(host, conductor, answer, error, sentence):
     host.program(host.step("old", asked_ms=1))
-    conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
+    step, permit = host.step("aes"), conductor.permit
+    setattr(conductor, "fault" if answer is DOWN else "permit", answer)
 
-    with pytest.raises(rpc.ProgramFailed, match=r"^Nothing is written: It has ended\.$") as caught:
-        host.program(host.step("aes"))
+    with pytest.raises(error, match=sentence) as caught:
+        host.program(step)
 
-    assert not caught.value.written
     assert host.loaded() == ["old", ""]
+    if error is rpc.ProgramFailed:
+        assert not caught.value.written
+        return
+    conductor.permit, conductor.fault = permit, None
+    assert host.program(dataclasses.replace(step, asked_ms=1001)).function == "aes"
 
 
 @pytest.mark.parametrize(
@@ -329,39 +331,13 @@ def test_a_refusal_does_not_replace_the_result_that_a_later_order_waits_for(
     given_up = dataclasses.replace(host.step("old"), deployable_uuid="its former row", **old)
     step = host.step("aes")
     host.program(step)
-    conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
+    conductor.permit = ENDED
     with pytest.raises(rpc.ProgramFailed, match=reason):
         host.program(given_up)
 
     host.program(dataclasses.replace(step, asked_ms=1001))
 
     assert caplog.text.count("Fake program of") == 1
-
-
-def test_after_the_term_of_its_permit_nothing_is_written(host, conductor):
-    host.program(host.step("old", asked_ms=1))
-    step = host.step("aes")
-    conductor.permit = rpc.WritePermit(seconds=0, refused=None)
-
-    with pytest.raises(rpc.HostStepRunning, match="expired before anything was written"):
-        host.program(step)
-
-    assert host.loaded() == ["old", ""]
-    conductor.permit = rpc.WritePermit(seconds=PATIENCE, refused=None)
-    assert host.program(dataclasses.replace(step, asked_ms=1001)).function == "aes"
-
-
-def test_without_an_answer_nothing_is_written(host, conductor):
-    host.program(host.step("old", asked_ms=1))
-    step = host.step("aes")
-    conductor.fault = errors.ServiceUnavailable("Host host-1 is down, and must report first.")
-
-    with pytest.raises(rpc.HostStepRunning, match=r"without a permit: Host host-1 is down"):
-        host.program(step)
-
-    assert host.loaded() == ["old", ""]
-    conductor.fault = None
-    assert host.program(dataclasses.replace(step, asked_ms=1001)).function == "aes"
 
 
 def test_a_report_says_which_devices_were_written_since(host, conductor):
@@ -374,7 +350,7 @@ def test_a_report_says_which_devices_were_written_since(host, conductor):
 
     assert not is_marked()
     conductor.while_asked = lambda: told.append(is_marked())
-    conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
+    conductor.permit = ENDED
     with pytest.raises(rpc.ProgramFailed):
         host.program(host.step("des"))
     # As if nobody had ever asked.
@@ -388,33 +364,6 @@ def test_a_report_says_which_devices_were_written_since(host, conductor):
     assert is_marked()
     report = host.report()
     assert not is_marked()
-
-
-@pytest.mark.parametrize("content", ["", "{", "null"])
-def test_a_result_that_cannot_be_read_is_none(conf, host, caplog, content):
-    caplog.set_level("INFO")
-    step = host.step("aes")
-    host.program(step)
-    (path,) = pathlib.Path(conf.state_path, "writes").iterdir()
-    path.write_text(content)
-    host.restart()
-
-    host.program(dataclasses.replace(step, asked_ms=1001))
-
-    assert caplog.text.count("Fake program of") == 2
-
-
-def test_without_room_on_its_disk_an_agent_remembers_by_itself(conf, host, caplog):
-    caplog.set_level("INFO")
-    folder = pathlib.Path(conf.state_path, "writes")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.touch()
-    step = host.step("aes")
-
-    for asked_ms in (1000, 1001):
-        host.program(dataclasses.replace(step, asked_ms=asked_ms))
-
-    assert caplog.text.count("Fake program of") == 1
 
 
 def test_what_is_asked_for_next_waits_for_what_runs(host):
@@ -456,7 +405,7 @@ def test_a_deployable_is_programmed_after_the_steps_of_its_handles(host, caplog)
     host.control(prepare={"hang": True})
     with pytest.raises(rpc.HostStepRunning):
         host.prepare(host.handle_step(), 0.1)
-    await_text(caplog, "Fake prepare")
+    until(lambda: "Fake prepare" in caplog.text)
 
     with pytest.raises(rpc.HostStepRunning):
         host.program(host.step("aes", asked_ms=1001), 1)
@@ -499,23 +448,29 @@ def test_two_regions_of_a_card_are_not_programmed_at_once(host):
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    ("function", "changes", "sentence"),
     [
-        ({"driver": "missing"}, "not loaded on this host"),
-        ({"driver": "plain"}, "cannot program"),
-        ({"size": 1}, "does not have the size"),
-        ({"image_uuid": "2a4a1a0c-8f5a-4c70-9b64-5fb5d3f1f3a2"}, "Glance has no image"),
-        ({"cpid_type": ""}, "no such step"),
+        ("aes", {"driver": "missing"}, "not loaded on this host"),
+        ("aes", {"driver": "plain"}, "cannot program"),
+        ("aes", {"size": 1}, "does not have the size"),
+        ("aes", {"hash_value": "0"}, "This is no image"),
+        ("aes", {"image_uuid": "2a4a1a0c-8f5a-4c70-9b64-5fb5d3f1f3a2"}, "Glance has no image"),
+        ("aes", {"cpid_type": ""}, "no such step"),
+        (None, {}, "no bitstream of the fake FPGA"),
     ],
 )
-def test_what_is_refused_has_written_nothing(host, changes, sentence):
+def test_what_is_refused_has_written_nothing(host, function, changes, sentence):
+    host.begin_pass()
     host.program(host.step("old", asked_ms=1))
 
     with pytest.raises(rpc.ProgramFailed, match=sentence) as caught:
-        host.program(host.step("aes", **changes))
+        host.program(host.step(function, **changes))
 
     assert not caught.value.written
     assert host.loaded() == ["old", ""]
+    # It tells what may have been seen before: what nobody heard the end of may be another's.
+    if sentence != "no such step":
+        assert (caught.value.report_counter, host.looks) == (1, [1, 1])
 
 
 def test_while_glance_is_down_the_conductor_asks_again(conf, host, images):
@@ -529,27 +484,6 @@ def test_while_glance_is_down_the_conductor_asks_again(conf, host, images):
 
     assert host.program(dataclasses.replace(step, asked_ms=1001)).function == "aes"
     wire.cut()
-
-
-def test_what_the_driver_refuses_has_written_nothing(host):
-    host.program(host.step("old", asked_ms=1))
-
-    with pytest.raises(rpc.ProgramFailed, match="no bitstream of the fake FPGA") as caught:
-        host.program(host.step(None))
-
-    assert not caught.value.written
-    assert host.loaded() == ["old", ""]
-
-
-def test_what_fails_later_may_have_written_and_is_looked_at(host):
-    host.begin_pass()
-    host.control(program={"fail": "out of order"})
-
-    with pytest.raises(rpc.ProgramFailed, match=r"^RuntimeError: out of order$") as caught:
-        host.program(host.step("aes"))
-
-    assert (caught.value.written, caught.value.report_counter) == (True, 1)
-    assert host.looks == [1]
 
 
 def test_another_function_than_was_asked_for_is_a_failure(host):
@@ -585,7 +519,7 @@ def test_a_pass_that_began_before_is_known_by_its_number(
     host.control(discover={"hang": True})
     caplog.clear()
     run_agent()
-    await_text(caplog, "Fake discover")
+    until(lambda: "Fake discover" in caplog.text)
 
     answer = rpc.run_program(conf, "host-1", step, PATIENCE)
     host.control()
