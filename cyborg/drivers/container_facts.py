@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from cyborg.drivers import base, pci
 from cyborg.drivers.pci import sysfs
 
+_DEVICES = pathlib.Path("/sys/devices")
 _FUNCTIONS = pathlib.Path("/sys/bus/pci/devices")
 _MEDIATED = pathlib.Path("/sys/bus/mdev/devices")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -41,7 +42,7 @@ _NEVER = frozenset(
 _DEPTH = 5
 
 #: The types of handles that the kernel knows.
-TYPES = frozenset({"MDEV", "PCI"})
+TYPES = frozenset({"MDEV", "PCI", base.NODES})
 
 
 def of(driver: base.Driver, handle: base.HeldHandle) -> base.ContainerEdits:
@@ -61,7 +62,21 @@ def of_kernel(handle: base.HeldHandle) -> base.ContainerEdits:
     """
     if handle.attach_type == "MDEV":
         return _of_mediated(handle.uuid)
+    if handle.attach_type == base.NODES:
+        return _of_path(handle.attach_info.get("path", ""), handle.uuid)
     return _of_function(pci.join(handle.attach_info), handle.uuid)
+
+
+def _of_path(path: str, uuid: str) -> base.ContainerEdits:
+    """The nodes of the accelerators that a device below ``/sys/devices`` has itself."""
+    place = os.path.realpath(_DEVICES / path)
+    if not path or place != str(_DEVICES / path):
+        raise ValueError(f"{path!r} is no path below {_DEVICES}")
+    pathlib.Path(place).stat()
+    nodes = sorted(_nodes(f"{place}/accel", 1))
+    if not nodes:
+        raise FileNotFoundError(f"{place} has no device nodes now")
+    return base.ContainerEdits(device_nodes=tuple(nodes), env=_named({"CYBORG_PATH": path}, uuid))
 
 
 def _of_mediated(uuid: str) -> base.ContainerEdits:

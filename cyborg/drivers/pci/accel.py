@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, pci
+from cyborg.conf import cleaning
+from cyborg.drivers import accel_nodes, base, pci
 from cyborg.drivers.pci import kinds
 
 #: What the products of a vendor have in common, in resource classes: one driver of the kernel's.
@@ -15,7 +16,7 @@ _FAMILIES = {"1022": "AMDXDNA", "17cb": "QAIC", "1ac1": "APEX", "1e52": "TENSTOR
 
 
 class AccelDriver(pci.PciDriver):
-    """Reports what no other enabled driver matches, of three kinds.
+    """Reports what no other enabled driver matches, of three kinds, and what is no PCI function.
 
     These are what is known as an accelerator by class, vendor or ids, and functions of any class
     for which the kernel's driver has made a device that computes, or renders without a display.
@@ -31,6 +32,30 @@ class AccelDriver(pci.PciDriver):
         super().__init__(conf)
         #: The resource class of each function that it matches.
         self._classes: dict[str, str] = {}
+
+    def discover(self, host: base.Host) -> Iterator[base.Device]:
+        """Every accelerator; a list that selects PCI functions selects nothing else."""
+        yield from super().discover(host)
+        if all(each.exclude for each in self._specs):
+            yield from accel_nodes.devices(host.name)
+
+    def health(self, device: base.Device, host: base.Host) -> str | None:
+        """As any driver's, and that what is no PCI function cannot be cleaned if it must be."""
+        if not accel_nodes.is_one(device):
+            return super().health(device, host)
+        (part,) = device.deployables
+        if self._cleaning(part.resource_class) == cleaning.REQUIRED:
+            return "[cleaning] requires that it is cleaned after use, and nothing does that"
+        return None
+
+    def readings(self, device: base.Device, host: base.Host) -> Mapping[str, float]:
+        """As any driver's, of PCI functions."""
+        return {} if accel_nodes.is_one(device) else super().readings(device, host)
+
+    def clean(self, handle: base.HeldHandle) -> None:
+        """Reset the handle's function, if it is one."""
+        if handle.attach_type != base.NODES:
+            super().clean(handle)
 
     def _exactnesses(self, functions: pci.Snapshot) -> dict[str, int]:
         shown = self._shown(functions)

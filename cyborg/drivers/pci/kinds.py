@@ -112,12 +112,21 @@ def shown(functions: Snapshot, *subsystems: str) -> frozenset[str]:
         for name in sysfs.listing(folder):
             if subsystem == GRAPHICS and not name.startswith(_RENDERER):
                 continue
-            led = _ADDRESS.findall(sysfs.target(f"{folder}/{name}"))[-1:]
-            if not led and subsystem != GRAPHICS:
+            place = sysfs.target(f"{folder}/{name}")
+            led = list(filter(None, [function_of(place)]))
+            if not led and "/usb" not in place and subsystem != GRAPHICS:
                 # It may be of any function that shows such a device itself.
                 led = [each for each in functions if _has_child(each, subsystem, functions)]
             found.update(led)
     return frozenset(found)
+
+
+def function_of(place: str) -> str | None:
+    """The PCI function of a device by its path in sysfs; None for what is on a bus behind it."""
+    found = _ADDRESS.findall(place)
+    if not found or "/usb" in place.rpartition(found[-1])[2]:
+        return None
+    return str(found[-1])
 
 
 def _has_child(address: str, subsystem: str, functions: Snapshot) -> bool:
