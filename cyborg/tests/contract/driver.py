@@ -15,6 +15,7 @@ import pytest
 from oslo_config import cfg
 
 from cyborg.drivers import base, pci, registry, trait_names
+from cyborg.tests.contract import containers
 
 #: ``look(host_name, passes)``: the devices of each pass.
 Look = Callable[..., list[list[base.Device]]]
@@ -120,6 +121,11 @@ class DriverContract:
     def devices(self, look: Look) -> list[base.Device]:
         return look()[0]
 
+    @pytest.fixture
+    def container_faults(self, make, devices) -> list[str]:
+        """What is wrong with what the driver says that containers need."""
+        return containers.faults(make(), devices)
+
     def test_the_registry_loads_it(self, conf, make):
         conf.set_override("enabled_drivers", [self.entry_point], group="agent")
 
@@ -127,6 +133,9 @@ class DriverContract:
 
         assert loaded.errors == {}
         assert type(loaded.drivers[self.entry_point]) is type(make())
+
+    def test_it_says_for_which_driver_api_it_was_written(self, make):
+        assert type(make()).driver_api == base.DRIVER_API
 
     def test_it_finds_devices_that_cross_the_wire_unchanged(self, devices):
         assert devices
@@ -171,6 +180,30 @@ class DriverContract:
                 for key in ("domain", "bus", "device", "function"):
                     assert int(handle.attach_info[key], 16) >= 0
                     assert not handle.attach_info[key].startswith("0x")
+
+    def test_device_nodes_are_named_by_what_outlives_a_reboot(self, devices):
+        for deployable in _deployables(devices):
+            nodes = [each for each in deployable.attach_handles if each.attach_type == base.NODES]
+            # No flavor asks for them by accident.
+            assert not nodes or deployable.resource_class.startswith("CUSTOM_")
+            for handle in nodes:
+                assert not any(value.startswith("/dev") for value in handle.attach_info.values())
+
+    def test_what_is_no_pci_function_has_its_path(self, devices):
+        for path in (device.control_path for device in devices):
+            if path.cpid_type == base.SYSFS:
+                assert path.cpid_info["path"].startswith("/sys/devices/")
+
+    def test_a_container_gets_what_is_there(self, container_faults):
+        assert container_faults == []
+
+    def test_no_handle_is_reported_twice(self, devices):
+        handles = [
+            (handle.attach_type, base.canonical_json(dict(handle.attach_info)))
+            for handle in _handles(devices)
+        ]
+
+        assert len(set(handles)) == len(handles)
 
     def test_it_has_the_abilities_that_its_deployables_need(self, make, devices):
         driver = make()

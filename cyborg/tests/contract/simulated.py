@@ -16,7 +16,7 @@ from cyborg import db
 from cyborg.db import models
 from cyborg.drivers import base, pci
 from cyborg.tests import hosts
-from cyborg.tests.contract import driver, passes
+from cyborg.tests.contract import containers, driver, passes
 from cyborg.tests.simulated.preload import Host, Machine, folder
 
 
@@ -62,6 +62,10 @@ class SimulatedDriverContract(driver.DriverContract):
     @pytest.fixture(scope="class")
     def devices(self, look: driver.Look) -> list[base.Device]:
         return look()[0]
+
+    @pytest.fixture
+    def container_faults(self, simulated: Host, text: str) -> list[str]:
+        return simulated.call(containers.on_this_host, self.entry_point, text)
 
     def run(
         self, simulated: Host, text: str, name: str = "host-1", count: int = 1
@@ -153,10 +157,13 @@ def _plain(device: base.Device) -> base.Device:
 
 
 def _functions(device: base.Device) -> set[str]:
-    found = {pci.join(device.control_path.cpid_info)}
+    """The functions that a device names."""
+    path = device.control_path
+    found = {pci.join(path.cpid_info)} if path.cpid_type != base.SYSFS else set()
     for deployable in device.deployables:
         for handle in deployable.attach_handles:
-            found.add(pci.join(handle.attach_info))
+            if handle.attach_type != base.NODES:
+                found.add(pci.join(handle.attach_info))
     return found
 
 
@@ -190,7 +197,7 @@ def _hold_one_of_each() -> dict[str, str]:
     arqs: dict[str, str] = {}
     with db.writer() as session:
         for handle in session.scalars(query):
-            if handle.deployable_id in held:
+            if handle.deployable_id in held or handle.attach_type == base.NODES:
                 continue
             held[handle.deployable_id] = handle.uuid
             uuid = models.new_uuid()

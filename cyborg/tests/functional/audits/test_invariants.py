@@ -39,7 +39,7 @@ def arq(database: sa.Engine, ctx: context.RequestContext, conf: cfg.ConfigOpts) 
     return uuid
 
 
-OTHER = models.new_uuid()
+OTHER = "5b0a3b3e-6d0c-4c7e-9f5d-0c8a1d8f3e11"
 UNFIT = "but its fields or its attach handle do not fit that."
 
 
