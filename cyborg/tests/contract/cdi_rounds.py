@@ -26,10 +26,10 @@ class Round(NamedTuple):
     file: dict[str, Any]
 
 
-def go(driver: str, text: str, folder: str) -> Round:
-    """Prepare and clean the first handle of what the driver finds."""
+def go(driver: str, text: str, folder: str, more: str = "") -> Round:
+    """Prepare and clean the first handle of what the driver finds; ``more`` are agent's options."""
     privileged.context.set_client_mode(False)
-    conf = passes.configured(f"{text}\n[agent]\ncdi_dir = {folder}\n", [driver], "host-1")
+    conf = passes.configured(f"{text}\n[agent]\ncdi_dir = {folder}\n{more}", [driver], "host-1")
     drivers = registry.load(conf).drivers
     looking = discovery.Discovery("host-1", drivers, timeout=_PATIENCE)
     endpoint = host_steps.StepEndpoint(conf, drivers, 0, pass_counter.PassCounter(lambda: None))

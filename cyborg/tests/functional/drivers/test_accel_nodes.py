@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import pytest
 
 from cyborg.drivers import base
-from cyborg.tests.contract import passes
+from cyborg.tests.contract import cdi_rounds, passes
 
 NPU = "platform/fdab0000.npu"
 STICK = "usb1/1-2/1-2:1.0"
@@ -93,6 +94,20 @@ def test_a_container_gets_its_nodes(host: Any, which: str) -> None:
     node = "accel5" if which == "npu" else "accel6"
     assert edits.device_nodes == (f"/dev/accel/{node}",)
     assert edits.env == {f"CYBORG_PATH_{UUID.replace('-', '_')}": path}
+
+
+def test_it_is_prepared_and_cleaned_as_any_other(simulate: Any, tmp_path: pathlib.Path) -> None:
+    host = simulate({"cards": ["nvme-pm1733"]})
+    add(host, NPU, "accel5", "rocket", "platform")
+
+    done = host.call(cdi_rounds.go, "accel_driver", "", str(tmp_path / "cdi"))
+
+    (device,) = done.file["devices"]
+    (node,) = device["containerEdits"]["deviceNodes"]
+    assert node["path"] == "/dev/accel/accel5"
+    assert [part.prepared for part in (done.before, done.used, done.after)] == [
+        (), (cdi_rounds.HANDLE,), ()
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from cyborg.drivers import base, container_facts, pci, privileged, registry
-from cyborg.tests.contract import passes
+from cyborg.tests.contract import cdi_rounds, passes
 
 UUID = "11111111-2222-3333-4444-555555555555"
 GPU = "GPU-{uuid}"
@@ -269,6 +269,31 @@ def test_its_libraries_are_those_of_the_kept_file(
     assert found.cdi_devices == (f"nvidia.com/gpu={uuid if by == 'uuid' else '1'}",)
     assert node in found.device_nodes
     assert not (tmp_path / "asked").exists()
+
+
+def test_the_file_of_a_handle_has_the_nodes_and_the_libraries(
+    gpus: Any, tmp_path: pathlib.Path
+) -> None:
+    _address, uuid, node = facts(gpus, 0)
+    kept = yaml.safe_load(spec({uuid: node}))
+    hook = {"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook"}
+    kept["containerEdits"]["hooks"] = [hook]
+    (tmp_path / "etc/nvidia.yaml").write_text(yaml.safe_dump(kept))
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n"
+    done = gpus.call(
+        cdi_rounds.go,
+        "nvidia_gpu_driver",
+        text,
+        str(tmp_path / "cdi"),
+        f"cdi_spec_dirs = {tmp_path}/etc\n",
+    )
+    (device,) = done.file["devices"]
+    edits = device["containerEdits"]
+    assert {each["path"] for each in edits["deviceNodes"]} == {
+        node, *(f"/dev/{name}" for name in BESIDE[:3])
+    }
+    assert edits["hooks"] == [hook]
+    assert done.file["cdiVersion"] == "0.6.0"
 
 
 @pytest.mark.parametrize("extra", ["", "--device-id"])
