@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import logging.handlers
 import pathlib
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ import pytest
 import yaml
 
 from cyborg.drivers import base, container_facts, pci, privileged, registry
+from cyborg.drivers.nvidia import containers
 from cyborg.tests.contract import cdi_rounds, passes
 
 UUID = "11111111-2222-3333-4444-555555555555"
@@ -193,6 +196,7 @@ class Given(NamedTuple):
 
     first: base.ContainerEdits
     second: base.ContainerEdits
+    warnings: list[str]
 
 
 def given(folder: str, address: str) -> Given:
@@ -201,8 +205,14 @@ def given(folder: str, address: str) -> Given:
     privileged._NVIDIA_CTK = f"{folder}/nvidia-ctk"
     text = f"[DEFAULT]\nstate_path = {folder}/state\n[agent]\ncdi_spec_dirs = {folder}/etc\n"
     driver = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1")).drivers
-    held = handle_of(address)
-    return Given(*(container_facts.of(driver["nvidia_gpu_driver"], held) for _ in range(2)))
+    held, logged = handle_of(address), logging.handlers.BufferingHandler(1000)
+    logged.setLevel(logging.WARNING)
+    containers.LOG.addHandler(logged)
+    try:
+        found = [container_facts.of(driver["nvidia_gpu_driver"], held) for _ in range(2)]
+    finally:
+        containers.LOG.removeHandler(logged)
+    return Given(found[0], found[1], [record.getMessage() for record in logged.buffer])
 
 
 @pytest.fixture
@@ -249,8 +259,11 @@ def test_a_gpu_has_its_own_node_and_those_of_the_driver(
     gpus: Any, tmp_path: pathlib.Path, number: int
 ) -> None:
     address, _uuid, node = facts(gpus, number)
-    first, second = gpus.call(given, str(tmp_path), address)
+    first, second, warnings = gpus.call(given, str(tmp_path), address)
     assert first == second
+    (warning,) = warnings
+    assert "device nodes of GPUs alone" in warning
+    assert "Install nvidia-container-toolkit" in warning
     assert set(first.device_nodes) == {node, *(f"/dev/{name}" for name in BESIDE[:3])}
     assert first.cdi_devices == ()
     assert first.env == {f"CYBORG_PCI_{UUID.replace('-', '_')}": address}
@@ -305,8 +318,8 @@ def test_without_such_a_file_the_tool_is_asked_once(
     # A file that leads to another GPU is not believed.
     (tmp_path / "etc/nvidia.yaml").write_text(spec({uuid: others}))
     tool(tmp_path, spec({"0": others, "1": node}), extra)
-    first, second = gpus.call(given, str(tmp_path), address)
-    assert first == second
+    first, second, warnings = gpus.call(given, str(tmp_path), address)
+    assert (first, warnings) == (second, [])
     assert first.cdi_devices == (f"said.cyborg.openstack.org/gpu={uuid}",)
     kept = json.loads((tmp_path / f"state/cdi/{uuid}.json").read_text())
     assert kept["devices"][0]["containerEdits"]["deviceNodes"] == [{"path": node}]
