@@ -5,14 +5,23 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from typing import Any
+from collections.abc import Mapping
 
-from cyborg.osc import command
-from cyborg.osc.api import Api
+from osc_lib import exceptions
+
+from cyborg.osc import command, containers
+from cyborg.osc.api import Api, Row
 
 #: How an argument may name a consumer.
 _WHO = "Uuid, or name if no other consumer has it"
 _PLACING = "pack: fill hosts in use first; spread: the least used"
+#: Keys of ``--part``, beside those of a request group, and the fields of the request.
+_PART = {
+    "profile": "device_profile_name",
+    "count": "count",
+    "hosts": "hosts",
+    "provider": "device_rp_uuid",
+}
 
 
 class List(command.Lister):
@@ -22,30 +31,53 @@ class List(command.Lister):
     short = ("uuid", "consumer", "state", "hosts", "lease_ends_at")
 
 
-class Show(command.Show):
+class _Shown(command.ShowOne):
+    """A command that shows an allocation, or what a container takes of it."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add how to show it."""
+        containers.add_options(parser)
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Run the command; text for a container is written as it is."""
+        if parsed_args.text_for is not None and parsed_args.formatter == "table":
+            parsed_args.formatter = "value"
+        return int(super().run(parsed_args))
+
+    def shown(self, allocation: Row, parsed_args: argparse.Namespace) -> command.Shown:
+        """The fields, or the text for a container."""
+        wanted = parsed_args.text_for
+        if wanted is None:
+            return command.fields(allocation)
+        return (wanted,), (containers.text(self.api, allocation, parsed_args),)
+
+
+class Show(_Shown):
     """Show what a consumer has."""
 
-    collection = "allocations"
     argument = ("consumer", _WHO)
-    find = Api.consumer_uuid
+
+    def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
+        """Show it."""
+        consumer = self.api.consumer_uuid(parsed_args.consumer)
+        return self.shown(self.api.call("GET", f"/allocations/{consumer}"), parsed_args)
 
 
-class Create(command.ShowOne):
+class Create(_Shown):
     """Allocate all that a consumer needs, or nothing."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add what is needed, for whom and where."""
-        parser.add_argument(
-            "device_profile",
-            metavar="<profile>",
-            nargs="+",
-            help="Device profile by name; of several the first one that there is room for",
-        )
+        super().add_arguments(parser)
+        _add_needs(parser)
         text = "Type of the consumer, in capitals (default: USER)"
         parser.add_argument("--type", metavar="<type>", default="USER", help=text)
         parser.add_argument("--name", metavar="<name>", help="A name for people")
         parser.add_argument(
             "--consumer", metavar="<uuid>", help="Uuid of the consumer; without it a new one"
+        )
+        parser.add_argument(
+            "--nqn", metavar="<nqn>", help="Name by which its host connects to remote NVMe"
         )
         parser.add_argument("--hosts", metavar="<pattern>", help="Which hosts; * is any text")
         parser.add_argument("--placing", choices=["pack", "spread"], help=_PLACING)
@@ -63,23 +95,81 @@ class Create(command.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Allocate it."""
         self.api.need()
-        given = {
-            name: getattr(parsed_args, name)
-            for name in ("hosts", "placing", "lease_seconds", "dry_run")
-        }
-        who: dict[str, Any] = {
+        who: Row = {
             "uuid": parsed_args.consumer or str(uuid.uuid4()),
             "type": parsed_args.type,
             "name": parsed_args.name,
         }
+        if parsed_args.nqn is not None:
+            who["nqn"] = parsed_args.nqn
         body = {
             "consumer": who,
-            "alternatives": [
-                {"device_profile_name": name} for name in parsed_args.device_profile
-            ],
-            **{name: value for name, value in given.items() if value is not None},
+            **_needs(self.api, parsed_args),
+            **_given(parsed_args, "hosts", "placing", "lease_seconds", "dry_run"),
         }
-        return command.fields(self.api.call("POST", "/allocations", body=body))
+        return self.shown(self.api.call("POST", "/allocations", body=body), parsed_args)
+
+
+def _add_needs(parser: argparse.ArgumentParser) -> None:
+    either = parser.add_mutually_exclusive_group(required=True)
+    either.add_argument(
+        "device_profile",
+        metavar="<profile>",
+        nargs="*",
+        default=[],
+        help="Device profile by name; of several the first one that there is room for",
+    )
+    command.add_group(either)
+    either.add_argument(
+        "--part",
+        dest="parts",
+        metavar="<key=value>[,<key=value>...]",
+        type=command.pairs,
+        action="append",
+        help="What one host is to give together with the other parts: profile=<name>, or keys of "
+        "one request group, and perhaps count=, hosts= and provider= (may be repeated)",
+    )
+    text = "How often it is wanted, on one host or several"
+    parser.add_argument("--count", type=int, metavar="<number>", help=text)
+    text = "Resource provider that is to serve all of it: uuid, or name of a deployable"
+    parser.add_argument("--provider", metavar="<provider>", help=text)
+
+
+def _given(parsed: argparse.Namespace, *names: str) -> Row:
+    values = ((name, getattr(parsed, name)) for name in names)
+    return {name: value for name, value in values if value is not None}
+
+
+def _needs(api: Api, parsed: argparse.Namespace) -> Row:
+    """The fields of the request that say what is needed."""
+    often = _given(parsed, "count", "provider")
+    if parsed.parts:
+        if often:
+            raise exceptions.CommandError("Say count= and provider= in each --part.")
+        return {"parts": [_part(api, part) for part in parsed.parts]}
+    if "provider" in often:
+        often["device_rp_uuid"] = api.provider_uuid(often.pop("provider"))
+    names = parsed.device_profile
+    needs: list[Row] = [{"device_profile_name": name} for name in names]
+    needs = needs or [{"groups": parsed.groups}]
+    needs = [{"parts": [need | often]} for need in needs] if often else needs
+    return {"alternatives": needs} if names else needs[0]
+
+
+def _part(api: Api, given: Mapping[str, str]) -> Row:
+    """A part of the request, of an argument of ``--part``."""
+    group = {key: value for key, value in given.items() if ":" in key}
+    part: Row = {"groups": [group]} if group else {}
+    for key in given.keys() - group.keys():
+        value = given[key]
+        if key not in _PART or (key == "count" and not value.isdecimal()):
+            raise exceptions.CommandError(
+                f"--part: {key}={value} is none of {', '.join(f'{name}=' for name in _PART)} with "
+                "a value, and no key of a request group."
+            )
+        number = int(value) if key == "count" else value
+        part[_PART[key]] = api.provider_uuid(value) if key == "provider" else number
+    return part
 
 
 class Renew(command.ShowOne):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -31,14 +30,39 @@ _ADDRESS = ("domain", "bus", "device", "function")
 
 
 class Nested(cliff_columns.FormattableColumn[Any]):
-    """A list or an object: JSON for people, and itself for machines."""
+    """A list or an object: lines for people, and itself for machines."""
 
     def human_readable(self) -> str:
-        """The address if it is the handle of a PCI function, otherwise JSON."""
-        value = self._value
-        if isinstance(value, Mapping) and all(part in value for part in _ADDRESS):
-            return "{domain}:{bus}:{device}.{function}".format(**value)
-        return json.dumps(value) if value else ""
+        """The address if it is the handle of a PCI function, otherwise a line for each value."""
+        return address(self._value) or "\n".join(_lines(self._value))
+
+
+def address(value: Any) -> str | None:
+    """The address of the PCI function that a handle is; None if it is none."""
+    if isinstance(value, Mapping) and all(part in value for part in _ADDRESS):
+        return printable("{domain}:{bus}:{device}.{function}".format(**value))
+    return None
+
+
+def _lines(value: Any, name: str = "") -> list[str]:
+    """A line for each value in one of JSON, after the name that leads there; none for nothing."""
+    if isinstance(value, Mapping):
+        place = address(value)
+        lines = [] if place is None else _lines(place, name)
+        for key in value:
+            if place is None or key not in _ADDRESS:
+                lines += _lines(value[key], f"{name}.{key}" if name else key)
+        return lines
+    if isinstance(value, list):
+        parts = [lines for each in value if (lines := _lines(each, name))]
+        if len(parts) > 1 and isinstance(value[0], (dict, list)):
+            parts = [[f"- {part[0]}", *(f"  {line}" for line in part[1:])] for part in parts]
+        return [line for part in parts for line in part]
+    if value is None or value == "":
+        return []
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    line = f"{name} = {text}" if name else text
+    return [printable(line).replace("\n", "\\n")]
 
 
 class Text(cliff_columns.FormattableColumn[str]):
@@ -259,6 +283,27 @@ def add_choice(group: Any, dest: str, **choices: str) -> None:
         group.add_argument(
             f"--{choice}", dest=dest, action="store_const", const=choice, help=text
         )
+
+
+def pairs(text: str) -> dict[str, str]:
+    """An argument of the form ``key=value[,key=value...]``."""
+    found = [part.partition("=") for part in text.split(",")]
+    if not all(key and separator for key, separator, _value in found):
+        raise argparse.ArgumentTypeError("it must be of the form key=value[,key=value]")
+    return {key.strip(): value.strip() for key, _separator, value in found}
+
+
+def add_group(parser: Any) -> None:
+    """Add ``--group``."""
+    parser.add_argument(
+        "--group",
+        dest="groups",
+        metavar="<key=value>[,<key=value>...]",
+        type=pairs,
+        action="append",
+        help="A request group, for example resources:FPGA=1,trait:CUSTOM_FAST=required (may be "
+        "repeated)",
+    )
 
 
 def table(columns: Sequence[str], rows: Iterable[Row]) -> Shown:

@@ -47,7 +47,7 @@ class Create(command.ShowOne):
             type=_groups,
             help="""JSON, for example '[{"resources:FPGA": "1"}]'""",
         )
-        _add_group(either)
+        command.add_group(either)
         parser.add_argument("--description", metavar="<text>", help="A text for people")
         parser.add_argument("--private", action="store_true", help="Show it to some projects only")
         _add_projects(parser, "Share a private profile with this project (may be repeated)")
@@ -80,7 +80,7 @@ class Set(command.ShowOne):
         parser.add_argument("--description", metavar="<text>", help="New text for people")
         either = parser.add_mutually_exclusive_group()
         either.add_argument("--groups", metavar="<groups>", type=_groups, help="New groups, JSON")
-        _add_group(either)
+        command.add_group(either)
         either = parser.add_mutually_exclusive_group()
         command.add_choice(
             either,
@@ -224,25 +224,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not (name and separator):
         raise argparse.ArgumentTypeError("it must be of the form name=text")
     return name, value
-
-
-def _add_group(parser: Any) -> None:
-    parser.add_argument(
-        "--group",
-        dest="groups",
-        metavar="<key=value>[,<key=value>...]",
-        type=_group,
-        action="append",
-        help="A request group, for example resources:FPGA=1,trait:CUSTOM_FAST=required (may be "
-        "repeated)",
-    )
-
-
-def _group(text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.split(",")]
-    if not all(key and separator for key, separator, _value in pairs):
-        raise argparse.ArgumentTypeError("a group must be of the form key=value[,key=value]")
-    return {key.strip(): value.strip() for key, _separator, value in pairs}
 
 
 def _groups(text: str) -> Any:
