@@ -46,6 +46,11 @@ addresses() {
     done
 }
 
+# cdi_devices: reads an allocation, and prints the names by which a container gets what is in it.
+cdi_devices() {
+    grep -o '"cdi_device": *"[^"]*"' | sed 's/.*"\([^"]*\)"$/\1/'
+}
+
 part() {
     printf '%s' "$info" | sed "s/.*\"$1\": *\"\([^\"]*\)\".*/\1/"
 }

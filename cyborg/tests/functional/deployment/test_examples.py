@@ -16,7 +16,6 @@ from cyborg.tests.standalone_site import HOST, TIMEOUT, Site, wait_for
 pytestmark = pytest.mark.slow
 
 EXAMPLES = pathlib.Path(__file__).parents[4] / "examples"
-CONSUMER = "5c1b2b9c-6a1e-4d6e-9a55-6a4d2f0e8a11"
 HEADERS = {"OpenStack-API-Version": "accelerator 2.4"}
 
 
@@ -89,14 +88,6 @@ def test_what_another_host_has_is_not_taken(serving: Site, tmp_path: pathlib.Pat
     _, error = process.communicate(timeout=TIMEOUT)
     assert process.returncode != 0
     assert "is on a host like host-2" in error
-    mesh = start(
-        serving, "service-mesh.sh", CONSUMER, str(tmp_path / "devices"), "dp", host="host-2"
-    )
-    assert mesh.stderr is not None
-    said = mesh.stderr.readline() + mesh.stderr.readline()
-    mesh.terminate()
-    mesh.communicate(timeout=TIMEOUT)
-    assert "is on a host like host-2" in said
 
 
 def test_a_proxy_finds_what_it_has_already(serving: Site, tmp_path: pathlib.Path) -> None:
@@ -113,20 +104,3 @@ def test_a_proxy_finds_what_it_has_already(serving: Site, tmp_path: pathlib.Path
     run(serving, "tls-proxy.sh", "stop", str(file))
     assert allocations(serving) == []
     assert not file.exists()
-
-
-def test_a_mesh_gets_again_what_it_has_lost(serving: Site, tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "devices"
-    process = start(serving, "service-mesh.sh", CONSUMER, str(file), "many", "one", lease=3)
-    try:
-        wait_for("a device", lambda: file.exists() and file.read_text())
-        (found,) = allocations(serving)
-        assert (found["uuid"], found["alternative"]) == (CONSUMER, 1)
-        serving.ask("DELETE", f"/v2/allocations/{CONSUMER}", **HEADERS)
-        wait_for("another one", lambda: allocations(serving))
-    finally:
-        process.terminate()
-        process.communicate(timeout=TIMEOUT)
-    assert process.returncode == 0
-    assert allocations(serving) == []
-    assert file.read_text() == ""
