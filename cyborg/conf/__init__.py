@@ -12,6 +12,7 @@ from cyborg.conf import (
     agent,
     api,
     cleaning,
+    cni,
     conductor,
     default,
     drivers,
@@ -30,8 +31,8 @@ from cyborg.conf.written import files, passed_over
 
 __all__ = ["GROUPS", "SERVICES", "files", "list_opts", "meaningless", "passed_over", "register"]
 
-_MODULES = [agent, api, cleaning, conductor, glance, kube, metrics, nova_watcher, placement]
-_MODULES += [programming, ssl, upgrade_levels]
+_MODULES = [agent, api, cleaning, cni, conductor, glance, kube, metrics, nova_watcher]
+_MODULES += [placement, programming, ssl, upgrade_levels]
 
 #: The options of Cyborg's own groups, by group name (None for DEFAULT): a module has the name of
 #: its group.
@@ -43,6 +44,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
 
 #: Groups with keystoneauth options for another service, and the type of that service.
 SERVICES = {
+    "cni": "accelerator",
     "glance": "image",
     "ironic": "baremetal",
     "kube": "accelerator",

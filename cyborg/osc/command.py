@@ -47,22 +47,30 @@ def address(value: Any) -> str | None:
 def _lines(value: Any, name: str = "") -> list[str]:
     """A line for each value in one of JSON, after the name that leads there; none for nothing."""
     if isinstance(value, Mapping):
-        place = address(value)
-        lines = [] if place is None else _lines(place, name)
-        for key in value:
-            if place is None or key not in _ADDRESS:
-                lines += _lines(value[key], f"{name}.{key}" if name else key)
-        return lines
+        return _lines_of_object(value, name)
     if isinstance(value, list):
-        parts = [lines for each in value if (lines := _lines(each, name))]
-        if len(parts) > 1 and isinstance(value[0], (dict, list)):
-            parts = [[f"- {part[0]}", *(f"  {line}" for line in part[1:])] for part in parts]
-        return [line for part in parts for line in part]
+        return _lines_of_list(value, name)
     if value is None or value == "":
         return []
     text = str(value).lower() if isinstance(value, bool) else str(value)
     line = f"{name} = {text}" if name else text
     return [printable(line).replace("\n", "\\n")]
+
+
+def _lines_of_object(value: Mapping[str, Any], name: str) -> list[str]:
+    place = address(value)
+    lines = [] if place is None else _lines(place, name)
+    for key, each in value.items():
+        if place is None or key not in _ADDRESS:
+            lines += _lines(each, f"{name}.{key}" if name else key)
+    return lines
+
+
+def _lines_of_list(value: Sequence[Any], name: str) -> list[str]:
+    parts = [lines for each in value if (lines := _lines(each, name))]
+    if len(parts) > 1 and isinstance(value[0], (dict, list)):
+        parts = [[f"- {part[0]}", *(f"  {line}" for line in part[1:])] for part in parts]
+    return [line for part in parts for line in part]
 
 
 class Text(cliff_columns.FormattableColumn[str]):

@@ -21,6 +21,7 @@ openstackdocs_pdf_link = False
 _COMMANDS = {
     "cyborg-agent": "find the accelerators of a host and prepare them for guests",
     "cyborg-api": "serve the REST API",
+    "cyborg-cni": "give network functions to containers",
     "cyborg-conductor": "bind accelerators, write to Placement, tell Nova",
     "cyborg-dbsync": "create, upgrade and fill the database",
     "cyborg-ironic": "show the accelerators of bare-metal nodes",
