@@ -13,11 +13,11 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg.cni import functions, links, protocol
-from cyborg.cni.attachments import Attachment, Folder
+from cyborg.cni.attachments import Attachment, Folder, Unreadable
 from cyborg.cni.protocol import Failed, Request
 from cyborg.common import allocation_states as states
 from cyborg.common import errors
-from cyborg.peers import accelerators
+from cyborg.peers import accelerators, answers
 
 GROUP = "cni"
 #: The type of consumers that are made here.
@@ -51,12 +51,15 @@ class Plugin:
         """
         try:
             self._folder.prepare()
-            return self._commands[request.command](request)
-        except accelerators.ApiFailed as exc:
-            number = protocol.NOT_READY if request.command == "STATUS" else protocol.TRY_LATER
-            raise Failed(number, str(exc)) from exc
-        except (links.LinkFailed, OSError) as exc:
-            number = protocol.NOT_READY if request.command == "STATUS" else protocol.IO_FAILED
+            with answers.reading("Cyborg"):
+                return self._commands[request.command](request)
+        except Failed:
+            raise
+        except (errors.CyborgError, OSError) as exc:
+            ours = isinstance(exc, (links.LinkFailed, Unreadable, OSError))
+            number = protocol.IO_FAILED if ours else protocol.TRY_LATER
+            if request.command == "STATUS":
+                number = protocol.NOT_READY
             raise Failed(number, str(exc)) from exc
 
     def _add(self, request: Request) -> _Document:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -217,6 +219,45 @@ def test_a_namespace_that_is_gone_holds_nothing(runtime: Runtime) -> None:
     ip("netns", "add", pod)  # another one at the same path
     nic_card._follow(json.loads(card.facts.read_text()))
     runtime.run("DEL", netns)
+    runtime.assert_clean()
+
+
+class _Odd(http.server.BaseHTTPRequestHandler):
+    """Answers everything with an object that says nothing."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def do_DELETE(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_odd_answers_and_odd_files_are_errors(runtime: Runtime) -> None:
+    config, netns = runtime.folder / "cyborg.conf", runtime.pod()
+    text = config.read_text()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Odd) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/v2"
+        config.write_text(text.replace(runtime.site.endpoint, url))
+        assert "Cyborg answers oddly" in runtime.run("ADD", netns, code=11)["msg"]
+        # Nobody has said that the allocation is given back.
+        assert runtime.files() == ["fast@c0@net1.json"]
+        server.shutdown()
+    config.write_text(text)
+    runtime.run("DEL", netns)
+    (runtime.folder / "state" / "fast@c0@net1.json").write_text("{}")
+    assert "is damaged" in runtime.run("DEL", netns, code=5)["msg"]
+    (runtime.folder / "state" / "fast@c0@net1.json").unlink()
     runtime.assert_clean()
 
 
