@@ -8,7 +8,8 @@ Cyborg gives it to no consumer that does not tolerate taints, so not to Nova's s
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from oslo_config import cfg
 
 from cyborg.common import program_modes
 from cyborg.common import request_groups as groups
-from cyborg.kube import accelerators
+from cyborg.kube import accelerators, pci
 
 _Row = Mapping[str, Any]
 
@@ -25,9 +26,19 @@ UNHEALTHY, MISSING, DISABLED, DRAINED = "unhealthy", "missing", "disabled", "dra
 HOST_DOWN, WITHHELD, PROGRAMMING, BLANK = "host-down", "withheld", "programming", "not-programmed"
 IN_USE = "in-use"
 
-#: Keys of Cyborg's attributes that say how it works, and nothing of the hardware.
-_OWN_KEYS = {"rc", "cdi_kind", "board_functions", "pci_address"}
-_TRAIT, _BOARD_FUNCTIONS = "trait", "board_functions"
+#: Kubernetes' standard attributes, by which devices of several drivers are compared.
+STANDARD = "resource.kubernetes.io"
+PCI_BUS_ID, PCIE_ROOT, NUMA_NODE = (
+    f"{STANDARD}/{name}" for name in ("pciBusID", "pcieRoot", "numaNode")
+)
+
+#: Keys of Cyborg's attributes that say how it works, or that are published in another form.
+_OWN_KEYS = {"rc", "cdi_kind", "board_functions", "pci_address", "numa_node", "link"}
+_TRAIT, _BOARD_FUNCTIONS, _LAYOUT = "trait", "board_functions", "layout_"
+#: Types of attach handles that are PCI functions.
+_FUNCTIONS = {"PCI", "TEST_PCI"}
+#: Such as ``16.0 GT/s x16``.
+_LINK = re.compile(r"([0-9]+)(?:\.([0-9]))? GT/s x([0-9]{1,2})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +98,10 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> NodeInventory:
     ]
     if not devices:
         return NodeInventory(hostname=hostname, parts=())
-    held = _held_by_others(conf, api, hostname)
+    ours = {each["uuid"] for each in own_allocations(conf, api)}
+    handles = collections.defaultdict(list)
+    for each in api.rows("attach_handles", hostname=hostname):
+        handles[each["deployable_uuid"]].append(each)
     parts: dict[str, list[_Row]] = {device["uuid"]: [] for device in devices}
     for part in api.rows("deployables", hostname=hostname):
         if part["num_accelerators"] and part["device_uuid"] in parts:
@@ -95,7 +109,7 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> NodeInventory:
     return NodeInventory(
         hostname=hostname,
         parts=tuple(
-            _part(host, device, part, held.get(part["uuid"], 0))
+            _part(host, device, part, handles[part["uuid"]], ours)
             for device in devices
             for part in parts[device["uuid"]]
         ),
@@ -118,26 +132,19 @@ def _is_ours(host: _Row, device: _Row, reason: str) -> bool:
     return bool(tainted["tainted"]) and tainted["taint_reason"] == reason
 
 
-def _held_by_others(
-    conf: cfg.ConfigOpts, api: accelerators.Api, hostname: str
-) -> Mapping[str, int]:
-    """The number of each deployable's handles that are held, and not for a claim.
-
-    That is what guests had before, and what is not clean yet.
-    """
-    ours = {each["uuid"] for each in own_allocations(conf, api)}
-    return collections.Counter(
-        each["deployable_uuid"]
-        for each in api.rows("attach_handles", hostname=hostname)
-        if each["arq_uuid"] and not (each["state"] == "in_use" and each["instance_uuid"] in ours)
-    )
-
-
-def _part(host: _Row, device: _Row, part: _Row, held: int) -> OfferedPart:
+def _part(
+    host: _Row, device: _Row, part: _Row, handles: Sequence[_Row], ours: Set[str]
+) -> OfferedPart:
     attributes = part["attributes"]
     unit = max(1, int(attributes.get(_BOARD_FUNCTIONS, 1)))
     total = part["num_accelerators"]
-    left = max(0, total - held)
+    # What guests had before, and what is not clean yet, is held and not for a claim.
+    held = [
+        each
+        for each in handles
+        if each["arq_uuid"] and not (each["state"] == "in_use" and each["instance_uuid"] in ours)
+    ]
+    left = max(0, total - len(held))
     return OfferedPart(
         provider=part["rp_uuid"],
         device_type=device["type"],
@@ -146,9 +153,39 @@ def _part(host: _Row, device: _Row, part: _Row, held: int) -> OfferedPart:
         left=left,
         unit=unit,
         traits=frozenset(str(v) for key, v in attributes.items() if key.startswith(_TRAIT)),
-        facts=_facts(device, part),
+        facts=_standard(attributes, handles) | _facts(device, part),
         closed=dict(_closed(host, device, part)) | ({IN_USE: ""} if left < unit else {}),
     )
+
+
+def handle_address(handle: _Row) -> str | None:
+    """The PCI address of what a handle, or an accelerator, is; None if it is no PCI function."""
+    is_function = handle["attach_handle_type"] in _FUNCTIONS
+    return pci.address(handle["attach_handle_info"]) if is_function else None
+
+
+def _standard(attributes: _Row, handles: Sequence[_Row]) -> dict[str, str | int]:
+    """Kubernetes' standard attributes.
+
+    A pod is told the address of its own function, so a part of several publishes none.
+    """
+    places = [handle_address(each) for each in handles]
+    card = attributes.get("pci_address") or next(filter(None, places), None)
+    facts = {
+        PCI_BUS_ID: places[0] if len(places) == 1 else None,
+        PCIE_ROOT: pci.root(str(card)) if card else None,
+        NUMA_NODE: attributes.get("numa_node"),
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _link(text: str) -> dict[str, int]:
+    """The link as numbers: MT/s, since GT/s have fractions, and lanes."""
+    match = _LINK.fullmatch(text)
+    if match is None:
+        return {}
+    speed = int(match[1]) * 1000 + int(match[2] or 0) * 100
+    return {"link_mts": speed, "link_lanes": int(match[3])}
 
 
 def _facts(device: _Row, part: _Row) -> dict[str, str | int]:
@@ -166,11 +203,10 @@ def _facts(device: _Row, part: _Row) -> dict[str, str | int]:
     rest = {
         key: value
         for key, value in part["attributes"].items()
-        if key not in _OWN_KEYS and not key.startswith(_TRAIT)
+        if key not in _OWN_KEYS and not key.startswith((_TRAIT, _LAYOUT))
     }
-    return {
-        key: value for key, value in (facts | rest).items() if value is not None and value != ""
-    }
+    found = facts | rest | _link(str(part["attributes"].get("link", "")))
+    return {key: value for key, value in found.items() if value is not None and value != ""}
 
 
 def _closed(host: _Row, device: _Row, part: _Row) -> Iterator[tuple[str, str]]:

@@ -37,6 +37,8 @@ class KubeletPlugin:
         self._health = DeviceHealth(node_name(conf), lambda: conf.kube.interval)
         claims = ResourceClaims(conf, self._api, cluster)
         self._endpoints = Endpoints(conf, claims, self._health)
+        #: What was left out of each part, by provider, as the log has said it.
+        self._left_out: dict[str, list[str]] = {}
         self._loops = [
             process.Loop("kube-devices", self._look),
             process.Loop("kube-leases", self._renew),
@@ -61,6 +63,7 @@ class KubeletPlugin:
             with answers.reading("Cyborg or Kubernetes"):
                 seen = inventory.read(conf, self._api)
                 self._health.note(seen)
+                self._tell_left_out(seen)
                 self._publisher.publish(
                     slices.specs(
                         seen.parts,
@@ -73,6 +76,13 @@ class KubeletPlugin:
             LOG.warning("The devices are not published: %s", exc)
             self._health.note_failure()
         return float(conf.kube.interval)
+
+    def _tell_left_out(self, seen: inventory.NodeInventory) -> None:
+        now = {part.provider: names for part in seen.parts if (names := slices.left_out(part))}
+        for provider, names in now.items():
+            if self._left_out.get(provider) != names:
+                LOG.info("Kubernetes has no room for these of %s: %s", provider, ", ".join(names))
+        self._left_out = now
 
     def _renew(self) -> float:
         try:

@@ -30,7 +30,7 @@ _GRAVEST = (
     inventory.BLANK,
     inventory.IN_USE,
 )
-_ATTRIBUTE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}", re.ASCII)
+_ATTRIBUTE = re.compile(rf"({re.escape(inventory.STANDARD)}/)?[A-Za-z_][A-Za-z0-9_]{{0,31}}")
 #: What semver.org calls a version, but for what may follow the numbers.
 _VERSION = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)", re.ASCII)
 _DEVICE = re.compile(
@@ -117,13 +117,21 @@ def _taint(what: str, driver: str, *, evict: bool) -> Spec:
 
 def _attributes(part: OfferedPart) -> Iterator[tuple[str, Spec]]:
     """The first of its facts, and then of its traits, that there is room for."""
-    known: dict[str, str | int | bool] = {
-        key: value for key, value in part.facts.items() if key not in _CAPACITIES
-    }
-    known |= dict.fromkeys(sorted(part.traits), True)
+    known = _known(part)
     fitting = [(key, value) for key, value in known.items() if _ATTRIBUTE.fullmatch(key)]
     for key, value in fitting[: _MOST_FACTS - len(_capacities(part))]:
         yield key, _typed(value)
+
+
+def left_out(part: OfferedPart) -> list[str]:
+    """The facts and traits of a part that Kubernetes has no room or no name for."""
+    published = dict(_attributes(part))
+    return sorted(key for key in _known(part) if key not in published)
+
+
+def _known(part: OfferedPart) -> dict[str, str | int | bool]:
+    facts = {key: value for key, value in part.facts.items() if key not in _CAPACITIES}
+    return facts | dict.fromkeys(sorted(part.traits), True)
 
 
 def _typed(value: str | int | bool) -> Spec:  # noqa: FBT001 - it is a value

@@ -208,7 +208,7 @@ def check(spec: _Document) -> None:
     for each in devices:
         assert len(each["attributes"]) + len(each.get("capacity", {})) <= 32
         for key, value in each["attributes"].items():
-            assert re.fullmatch(r"[A-Za-z_]\w{0,31}", key), key
+            assert re.fullmatch(r"(resource\.kubernetes\.io/)?[A-Za-z_]\w{0,31}", key), key
             assert len(value) == 1, value
             assert len(str(next(iter(value.values()))).encode()) <= 64
         # Releases before 1.35 take no more, and it is the same for all of them.

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What cyborg-kube publishes of devices: attributes, taints, and what excludes each other."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from cyborg.drivers import base
+from cyborg.kube import pci, service
+from cyborg.tests import hosts
+from cyborg.tests.functional.platforms import test_kube
+from cyborg.tests.functional.platforms.test_kube import Node
+
+node, tainted = test_kube.node, test_kube.tainted
+
+DRIVER = "cyborg.openstack.org"
+
+
+def published(node: Node, *devices: base.Device) -> dict[str, Any]:
+    """What the driver publishes of these devices, without their agent."""
+    node.site.start_with(*devices)
+    node.taint()
+    driver = service.KubeletPlugin(node.site.conf)
+    for _ in range(2):
+        driver._look()
+    return node.cluster.devices()
+
+
+def card(letter: str, slots: int, **attributes: Any) -> base.Device:
+    """A card whose functions are 0000:3b:00.<n>."""
+    handles = tuple(
+        base.AttachHandle(
+            attach_type="PCI",
+            attach_info={"domain": "0000", "bus": "3b", "device": "0", "function": str(number)},
+        )
+        for number in range(slots)
+    )
+    return hosts.device(
+        letter,
+        hosts.deployable(
+            f"host-1_{letter}",
+            num_accelerators=slots,
+            attach_handles=handles,
+            attributes=attributes,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("slots", "attributes", "expected"),
+    [
+        (
+            1,
+            {"pci_address": "0000:3b:00.0", "numa_node": 1, "link": "16.0 GT/s x8"},
+            {
+                "resource.kubernetes.io/pciBusID": {"string": "0000:3b:00.0"},
+                "resource.kubernetes.io/pcieRoot": {"string": "pci0000:3a"},
+                "resource.kubernetes.io/numaNode": {"int": 1},
+                "link_mts": {"int": 16000},
+                "link_lanes": {"int": 8},
+            },
+        ),
+        # Which of several functions a pod gets is not known yet.
+        (4, {"link": "2.5 GT/s x1"}, {
+            "resource.kubernetes.io/pcieRoot": {"string": "pci0000:3a"},
+            "link_mts": {"int": 2500},
+            "link_lanes": {"int": 1},
+        }),
+        # The card is on another machine's bus, or gone.
+        (2, {"pci_address": "0000:99:00.0", "link": "fast"}, {}),
+    ],
+)  # fmt: skip
+def test_places_are_standard_attributes(
+    node: Node,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    slots: int,
+    attributes: dict[str, Any],
+    expected: dict[str, Any],
+) -> None:
+    monkeypatch.setattr(pci, "DEVICES", str(tmp_path))
+    target = "../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
+    (tmp_path / "0000:3b:00.0").symlink_to(target)
+    found = published(node, card("a", slots, **attributes))
+    assert len(found) == slots
+    for device in found.values():
+        shown = {
+            key: value
+            for key, value in device["attributes"].items()
+            if key.startswith(("resource.", "link", "numa", "pci"))
+        }
+        assert shown == expected
+
+
+@pytest.mark.parametrize(
+    "info", [{}, {"domain": "0000", "bus": "../..", "device": "0", "function": "0"}, {"bus": 7}]
+)
+def test_what_is_no_place_is_none(info: dict[str, Any]) -> None:
+    assert pci.address(info) is None
+    assert pci.root("../../etc") is None
+
+
+def test_what_there_is_no_room_for_is_said(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "cyborg.kube")
+    many = {f"fact_{number:02}": "x" for number in range(40)}
+    (device,) = published(node, card("a", 1, numa_node=0, **many)).values()
+    assert len(device["attributes"]) + len(device["capacity"]) == 32
+    assert device["attributes"]["resource.kubernetes.io/numaNode"] == {"int": 0}
+    said = [each.getMessage() for each in caplog.records if "has no room" in each.getMessage()]
+    assert len(said) == 1
+    assert "CUSTOM_FAKE_DEVICE, CUSTOM_NUMA_NODE_0, fact_" in said[0]
+    kept = {f"fact_{number:02}" for number in range(40)} & device["attributes"].keys()
+    assert all(name not in said[0] for name in kept)
