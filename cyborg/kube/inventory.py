@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oslo_config import cfg
@@ -24,7 +24,7 @@ _Row = Mapping[str, Any]
 #: Why nothing of a part is to be given to further pods; the keys of taints, behind the driver's.
 UNHEALTHY, MISSING, DISABLED, DRAINED = "unhealthy", "missing", "disabled", "drained"
 HOST_DOWN, WITHHELD, PROGRAMMING, BLANK = "host-down", "withheld", "programming", "not-programmed"
-IN_USE = "in-use"
+IN_USE, CYBORG_DOWN = "in-use", "cyborg-down"
 
 #: Kubernetes' standard attributes, by which devices of several drivers are compared.
 STANDARD = "resource.kubernetes.io"
@@ -79,6 +79,12 @@ class NodeInventory:
     def part(self, provider: str) -> OfferedPart | None:
         """The part of that provider; None if it is not Kubernetes'."""
         return next((each for each in self.parts if each.provider == provider), None)
+
+    def unsure(self) -> NodeInventory:
+        """The same parts when Cyborg does not answer any more: none is for further pods."""
+        why = {CYBORG_DOWN: "Cyborg does not answer."}
+        closed = [replace(each, closed={**each.closed, **why}) for each in self.parts]
+        return replace(self, parts=tuple(closed))
 
 
 def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> NodeInventory:

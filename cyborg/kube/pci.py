@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import os
+import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,7 @@ def root(function: str) -> str | None:
     if not _ADDRESS.fullmatch(function):
         return None
     try:
-        target = os.readlink(f"{DEVICES}/{function}")
+        target = str(pathlib.Path(DEVICES, function).readlink())
     except OSError:
         return None
     # Behind a bridge of its own, such as VMD, there may be a second one: the first counts.

@@ -22,6 +22,8 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds until leases are renewed again if they could not be.
 _RETRY = 30.0
+#: Passes without an answer of Cyborg's after which no further pod may have a device.
+_MISSED = 3
 
 
 class KubeletPlugin:
@@ -37,6 +39,9 @@ class KubeletPlugin:
         self._health = DeviceHealth(node_name(conf), lambda: conf.kube.interval)
         claims = ResourceClaims(conf, self._api, cluster)
         self._endpoints = Endpoints(conf, claims, self._health)
+        #: What was seen last; a driver that has seen nothing yet offers nothing.
+        self._seen = inventory.NodeInventory(hostname=conf.host, parts=())
+        self._missed = 0
         #: What was left out of each part, by provider, as the log has said it.
         self._left_out: dict[str, list[str]] = {}
         self._loops = [
@@ -57,25 +62,42 @@ class KubeletPlugin:
         self._endpoints.stop()
 
     def _look(self) -> float:
-        conf = self._conf
         try:
             self._endpoints.check()
             with answers.reading("Cyborg or Kubernetes"):
-                seen = inventory.read(conf, self._api)
-                self._health.note(seen)
-                self._tell_left_out(seen)
-                self._publisher.publish(
-                    slices.specs(
-                        seen.parts,
-                        conf.kube.driver_name,
-                        node_name(conf),
-                        evict_unhealthy=conf.kube.evict_unhealthy,
-                    )
-                )
+                self._publish(self._see())
         except errors.CyborgError as exc:
             LOG.warning("The devices are not published: %s", exc)
+        return float(self._conf.kube.interval)
+
+    def _see(self) -> inventory.NodeInventory:
+        """The devices as Cyborg shows them, or after some passes without it, as none may be used.
+
+        :raises CyborgError: it is not known, and was a moment ago
+        """
+        try:
+            self._seen = inventory.read(self._conf, self._api)
+        except errors.CyborgError as exc:
+            self._missed += 1
             self._health.note_failure()
-        return float(conf.kube.interval)
+            if self._missed < _MISSED:
+                raise
+            LOG.warning("Pods get no further devices, since Cyborg does not answer: %s", exc)
+            return self._seen.unsure()
+        self._missed = 0
+        self._health.note(self._seen)
+        self._tell_left_out(self._seen)
+        return self._seen
+
+    def _publish(self, seen: inventory.NodeInventory) -> None:
+        conf = self._conf
+        wanted = slices.specs(
+            seen.parts,
+            conf.kube.driver_name,
+            node_name(conf),
+            evict_unhealthy=conf.kube.evict_unhealthy,
+        )
+        self._publisher.publish(wanted)
 
     def _tell_left_out(self, seen: inventory.NodeInventory) -> None:
         now = {part.provider: names for part in seen.parts if (names := slices.left_out(part))}

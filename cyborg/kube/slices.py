@@ -24,6 +24,7 @@ _GRAVEST = (
     inventory.MISSING,
     inventory.DRAINED,
     inventory.HOST_DOWN,
+    inventory.CYBORG_DOWN,
     inventory.WITHHELD,
     inventory.DISABLED,
     inventory.PROGRAMMING,

@@ -10,6 +10,7 @@ import pytest
 
 from cyborg.drivers import base
 from cyborg.kube import pci, service
+from cyborg.peers import clients
 from cyborg.tests import hosts
 from cyborg.tests.functional.platforms import test_kube
 from cyborg.tests.functional.platforms.test_kube import Node
@@ -116,3 +117,26 @@ def test_what_there_is_no_room_for_is_said(
     assert "CUSTOM_FAKE_DEVICE, CUSTOM_NUMA_NODE_0, fact_" in said[0]
     kept = {f"fact_{number:02}" for number in range(40)} & device["attributes"].keys()
     assert all(name not in said[0] for name in kept)
+
+
+def test_devices_are_tainted_while_cyborg_does_not_answer(node: Node) -> None:
+    node.site.start_with(card("a", 2))
+    node.taint()
+    driver, late = (service.KubeletPlugin(node.site.conf) for _ in range(2))
+    driver._look()
+    down = (f"{DRIVER}/cyborg-down", "NoSchedule")
+    node.site.conf.set_override("endpoint_override", "http://127.0.0.1:9/v2", group="kube")
+    clients.close()
+    for expected in (False, False, True, True):
+        driver._look()
+        assert (down in node.taints()) is expected
+    assert len(node.cluster.devices()) == 2
+    # One that was started meanwhile does not know what the slices are worth.
+    for _ in range(3):
+        late._look()
+    assert node.cluster.slices == {}
+    node.site.conf.set_override("endpoint_override", node.site.endpoint, group="kube")
+    clients.close()
+    driver._look()
+    assert len(node.cluster.devices()) == 2
+    assert down not in node.taints()
