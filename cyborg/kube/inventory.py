@@ -54,14 +54,20 @@ class OfferedPart:
     left: int
     #: How many of them go together.
     unit: int = 1
+    #: The deployable, how it is programmed, if it is, and the program that it runs, in any words.
+    deployable: str = ""
+    mode: str | None = None
+    runs: frozenset[str] = frozenset()
+    #: The layouts that its card can have, and how many accelerators it would have in each.
+    layouts: Mapping[str, int] = field(default_factory=dict)
     traits: frozenset[str] = frozenset()
     facts: Mapping[str, str | int] = field(default_factory=dict)
     #: Why no further pod may have any of it, by what it is: a sentence, or nothing.
     closed: Mapping[str, str] = field(default_factory=dict)
 
-    def group(self) -> dict[str, str]:
-        """The request group that one of its accelerators fits, or one board of them."""
-        asked = {f"{groups.RESOURCES}:{self.resource_class}": str(self.unit)}
+    def group(self, amount: int | None = None) -> dict[str, str]:
+        """The request group that so many of its accelerators fit: as many as go together."""
+        asked = {f"{groups.RESOURCES}:{self.resource_class}": str(amount or self.unit)}
         asked[groups.TOLERATE_TAINT] = "true"
         if groups.TWO_HANDLES in self.traits:
             asked[f"{groups.TRAIT}:{groups.TWO_HANDLES}"] = groups.REQUIRED
@@ -110,7 +116,8 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> NodeInventory:
         handles[each["deployable_uuid"]].append(each)
     parts: dict[str, list[_Row]] = {device["uuid"]: [] for device in devices}
     for part in api.rows("deployables", hostname=hostname):
-        if part["num_accelerators"] and part["device_uuid"] in parts:
+        has_some = part["num_accelerators"] or _layouts(part["attributes"])
+        if has_some and part["device_uuid"] in parts:
             parts[part["device_uuid"]].append(part)
     return NodeInventory(
         hostname=hostname,
@@ -151,6 +158,8 @@ def _part(
         if each["arq_uuid"] and not (each["state"] == "in_use" and each["instance_uuid"] in ours)
     ]
     left = max(0, total - len(held))
+    program = part["program"] or {}
+    names = (program.get(key) for key in ("image_uuid", "function_id", "function_name"))
     return OfferedPart(
         provider=part["rp_uuid"],
         device_type=device["type"],
@@ -158,10 +167,24 @@ def _part(
         total=total,
         left=left,
         unit=unit,
+        deployable=part["uuid"],
+        mode=program.get("mode"),
+        runs=frozenset(name for name in names if name),
+        layouts=_layouts(attributes),
         traits=frozenset(str(v) for key, v in attributes.items() if key.startswith(_TRAIT)),
         facts=_standard(attributes, handles) | _facts(device, part),
         closed=dict(_closed(host, device, part)) | ({IN_USE: ""} if left < unit else {}),
     )
+
+
+def _layouts(attributes: _Row) -> dict[str, int]:
+    found = {key: str(value) for key, value in attributes.items() if key.startswith(_LAYOUT)}
+    # An attribute that an administrator has made may have any value.
+    return {
+        key.removeprefix(_LAYOUT): int(value)
+        for key, value in sorted(found.items())
+        if value.isascii() and value.isdecimal() and int(value)
+    }
 
 
 def handle_address(handle: _Row) -> str | None:

@@ -3,13 +3,17 @@
 
 Each accelerator of a part is a device. Those of one part are equal, and Cyborg chooses which one a
 claim gets; so devices of a part with several consume a counter that says how many are left of it.
+
+A card that can have layouts has a device more for each: the whole card, in that layout. It consumes
+all that is counted, so it excludes the accelerators of the present layout, and every other layout.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cyborg.kube import inventory
@@ -35,9 +39,10 @@ _ATTRIBUTE = re.compile(rf"({re.escape(inventory.STANDARD)}/)?[A-Za-z_][A-Za-z0-
 #: What semver.org calls a version, but for what may follow the numbers.
 _VERSION = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)", re.ASCII)
 _DEVICE = re.compile(
-    r"[a-z0-9]+-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})-[0-9]+", re.ASCII
+    r"[a-z0-9]+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(?:[0-9]+|layout-[0-9a-f]{8})",
+    re.ASCII,
 )
-_COUNTER = "accelerators"
+_COUNTER, _CARDS = "accelerators", "cards"
 #: Facts that are amounts of MiB, and the capacity that each is.
 _CAPACITIES = {"memory_mib": "memory", "capacity_mib": "storage"}
 
@@ -46,8 +51,27 @@ Spec = dict[str, Any]
 
 def names(part: OfferedPart) -> list[str]:
     """The names of a part's devices: labels of DNS."""
-    kind = part.device_type.lower()
-    return [f"{kind}-{part.provider}-{n}" for n in range(part.total // part.unit)]
+    return [*_single_names(part), *_layout_names(part)]
+
+
+def _single_names(part: OfferedPart) -> list[str]:
+    return [f"{_prefix(part)}-{n}" for n in range(part.total // part.unit)]
+
+
+def _layout_names(part: OfferedPart) -> dict[str, str]:
+    """The layout that each device is which is a whole card, by its name."""
+    # A name outlives a change of the list of layouts, and may have no points.
+    digests = {each: hashlib.sha256(each.encode()).hexdigest()[:8] for each in part.layouts}
+    return {f"{_prefix(part)}-layout-{digest}": each for each, digest in digests.items()}
+
+
+def _prefix(part: OfferedPart) -> str:
+    return f"{part.device_type.lower()}-{part.provider}"
+
+
+def layout_of(part: OfferedPart, device: str) -> str | None:
+    """The layout that a device of a part is; None if it is one of its accelerators."""
+    return _layout_names(part).get(device)
 
 
 def provider_of(device: str) -> str | None:
@@ -85,11 +109,16 @@ def _chunks(items: Sequence[Spec], most: int) -> Iterator[list[Spec]]:
 
 
 def _is_counted(part: OfferedPart) -> bool:
-    return part.total // part.unit > 1
+    return part.total // part.unit > 1 or bool(part.layouts)
 
 
 def _counter_set(part: OfferedPart) -> Spec:
-    return {"name": _set_name(part), "counters": {_COUNTER: {"value": str(part.left)}}}
+    amounts = {_COUNTER: part.left} | ({_CARDS: 1} if part.layouts else {})
+    return {"name": _set_name(part), "counters": _amounts(amounts)}
+
+
+def _amounts(amounts: Mapping[str, int]) -> Spec:
+    return {name: {"value": str(amount)} for name, amount in amounts.items()}
 
 
 def _set_name(part: OfferedPart) -> str:
@@ -101,14 +130,40 @@ def _devices(part: OfferedPart, driver: str, *, evict: bool) -> Iterator[Spec]:
         "attributes": dict(_attributes(part)),
         "capacity": {key: {"value": amount} for key, amount in _capacities(part).items()},
     }
-    closed = sorted(part.closed, key=_GRAVEST.index)[:_MOST_TAINTS]
-    if taints := [_taint(what, driver, evict=evict) for what in sorted(closed)]:
-        common["taints"] = taints
+    single = common | _taints(part.closed, driver, evict=evict)
     if _is_counted(part):
-        counter = {_COUNTER: {"value": str(part.unit)}}
-        common["consumesCounters"] = [{"counterSet": _set_name(part), "counters": counter}]
-    for name in names(part):
-        yield {"name": name, **common}
+        single |= _consumes(part, {_COUNTER: part.unit})
+    for name in _single_names(part):
+        yield {"name": name, **single}
+    whole = common | _taints(_closed_for_layouts(part), driver, evict=evict)
+    for name, layout in _layout_names(part).items():
+        capacity = {_COUNTER: {"value": str(part.layouts[layout])}}
+        yield {
+            "name": name,
+            **whole,
+            # What the card has in another layout is no fact of it in this one.
+            "attributes": dict(_attributes(part, layout)),
+            "capacity": capacity,
+            **_consumes(part, {_COUNTER: part.total, _CARDS: 1}),
+        }
+
+
+def _closed_for_layouts(part: OfferedPart) -> set[str]:
+    """Why a card can be given no layout. All of it must be free, and it may have none yet."""
+    closed = set(part.closed) - {inventory.BLANK, inventory.IN_USE}
+    return closed | ({inventory.IN_USE} if part.left < part.total else set())
+
+
+def _taints(closed: Iterable[str], driver: str, *, evict: bool) -> Spec:
+    gravest = sorted(closed, key=_GRAVEST.index)[:_MOST_TAINTS]
+    taints = [_taint(what, driver, evict=evict) for what in sorted(gravest)]
+    return {"taints": taints} if taints else {}
+
+
+def _consumes(part: OfferedPart, amounts: Mapping[str, int]) -> Spec:
+    return {
+        "consumesCounters": [{"counterSet": _set_name(part), "counters": _amounts(amounts)}]
+    }
 
 
 def _taint(what: str, driver: str, *, evict: bool) -> Spec:
@@ -116,9 +171,13 @@ def _taint(what: str, driver: str, *, evict: bool) -> Spec:
     return {"key": f"{driver}/{what}", "effect": "NoExecute" if evicts else "NoSchedule"}
 
 
-def _attributes(part: OfferedPart) -> Iterator[tuple[str, Spec]]:
+def _attributes(part: OfferedPart, layout: str | None = None) -> Iterator[tuple[str, Spec]]:
     """The first of its facts, and then of its traits, that there is room for."""
     known = _known(part)
+    if layout is not None:
+        of_present = set(part.traits) | {"function_id", "function_name", inventory.PCI_BUS_ID}
+        known = {key: value for key, value in known.items() if key not in of_present}
+        known = {"layout": layout, **known}
     fitting = [(key, value) for key, value in known.items() if _ATTRIBUTE.fullmatch(key)]
     for key, value in fitting[: _MOST_FACTS - len(_capacities(part))]:
         yield key, _typed(value)

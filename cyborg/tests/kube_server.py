@@ -203,6 +203,7 @@ def check(spec: _Document) -> None:
     limited = any("taints" in each or "consumesCounters" in each for each in devices)
     assert len(devices) <= (64 if limited else 128)
     assert len(sets) <= 8
+    assert all(0 < len(each["counters"]) <= 32 for each in sets)
     for each in [*devices, *sets]:
         assert _LABEL.fullmatch(each["name"]), each["name"]
     for each in devices:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 
 import pytest
 
 from cyborg.drivers import base
-from cyborg.kube import pci, service
+from cyborg.kube import pci, service, slices
 from cyborg.peers import clients
 from cyborg.tests import hosts
 from cyborg.tests.functional.platforms import test_kube
@@ -140,3 +141,47 @@ def test_devices_are_tainted_while_cyborg_does_not_answer(node: Node) -> None:
     driver._look()
     assert len(node.cluster.devices()) == 2
     assert down not in node.taints()
+
+
+def fits(node: Node, *devices: str) -> bool:
+    """Whether the scheduler would allocate all of them, by the counters."""
+    left = {
+        (each["name"], name): int(counter["value"])
+        for found in node.cluster.slices.values()
+        for each in found["spec"].get("sharedCounters", ())
+        for name, counter in each["counters"].items()
+    }
+    for device in devices:
+        for use in node.cluster.devices()[device].get("consumesCounters", ()):
+            for name, counter in use["counters"].items():
+                left[use["counterSet"], name] -= int(counter["value"])
+    return all(amount >= 0 for amount in left.values())
+
+
+LAYOUTS = {"layout_1g.10gb": "7", "layout_3g.40gb": "2"}
+
+
+@pytest.mark.parametrize(("slots", "function"), [(2, "3g.40gb"), (0, "")])
+def test_layouts_of_a_card_exclude_each_other(node: Node, slots: int, function: str) -> None:
+    one = card("a", slots, **LAYOUTS)
+    part = dataclasses.replace(
+        one.deployables[0], program_mode="layout", function=function, function_vendor="FAKE"
+    )
+    found = published(node, dataclasses.replace(one, deployables=(part,)))
+    assert len(found) == slots + 2
+    layouts = {
+        device["attributes"]["layout"]["string"]: name
+        for name, device in found.items()
+        if "layout" in device["attributes"]
+    }
+    small, large = layouts["1g.10gb"], layouts["3g.40gb"]
+    assert found[small]["capacity"] == {"accelerators": {"value": "7"}}
+    assert {slices.provider_of(name) for name in found} == {slices.provider_of(small)}
+    singles = sorted(found.keys() - layouts.values())
+    assert fits(node, *singles)
+    assert fits(node, small)
+    assert fits(node, large)
+    assert not fits(node, small, large)
+    assert not any(fits(node, each, single) for each in (small, large) for single in singles)
+    assert all("taints" not in found[each] for each in (small, large))
+    assert not any("CUSTOM_FAKE_DEVICE" in found[each]["attributes"] for each in (small, large))
