@@ -52,6 +52,23 @@ OPTS: list[cfg.Opt] = [
         help="Seconds for which the kubelet waits until accelerators are ready. It asks again "
         "after that, and gives up a call after 45 seconds.",
     ),
+    cfg.BoolOpt(
+        "binding_conditions",
+        default=True,
+        mutable=True,
+        help="Have Kubernetes' scheduler wait until a device that can be programmed has the "
+        "program that its claim names. Needs the feature gate DRADeviceBindingConditions, which "
+        "is on by default from Kubernetes 1.36 on. Without this a device is programmed when its "
+        "pod starts.",
+    ),
+    cfg.IntOpt(
+        "program_timeout",
+        default=600,
+        min=1,
+        mutable=True,
+        help="Seconds that programming a device for a claim may take. The scheduler's "
+        "bindingTimeout, which is 600 seconds by default, should not be shorter.",
+    ),
     cfg.IntOpt(
         "lease_seconds",
         default=86400,

@@ -16,12 +16,16 @@ from typing import Any, cast
 import urllib3
 from kubernetes import client
 from kubernetes import config as kube_config
+from kubernetes.watch import watch
 from oslo_config import cfg
 
 from cyborg.common import errors
 from cyborg.peers import answers
 
 _PAGE = 500
+#: Seconds after which a watch that the server should have ended is given up.
+_SPARE = 5
+_LONGEST_MANAGER = 128
 _ONE = {"metadata": {"name": str}}
 #: Of an object, of a list, or of what says that something is deleted.
 _SHAPE = (_ONE, {"metadata": dict, "items": [_ONE]}, {"kind": str})
@@ -64,6 +68,9 @@ class Cluster:
         self._core = client.CoreV1Api(api)
         self._by_node = f"spec.nodeName={node_name(conf)},spec.driver={conf.kube.driver_name}"
         self._node = node_name(conf)
+        self._stream: Any = None
+        self._list_claims = self._resources.list_resource_claim_for_all_namespaces
+        self._manager = f"{conf.kube.driver_name}/{self._node}"[:_LONGEST_MANAGER]
 
     def resource_claim(self, namespace: str, name: str, until: float) -> _Document | None:
         """The ResourceClaim of that name; None if there is none.
@@ -87,14 +94,75 @@ class Cluster:
 
         :raises Unanswered: they cannot be read
         """
+        for kind, claim in self.claim_events(0):
+            if kind == "LISTING_ENDED":
+                return
+            yield claim
+
+    def claim_events(self, seconds: int) -> Iterator[tuple[str, _Document]]:
+        """Every ResourceClaim as LISTED, then LISTING_ENDED, and changes for so many seconds.
+
+        A change is MODIFIED, ADDED or DELETED, with the claim.
+
+        :raises Unanswered: they cannot be read
+        """
         more: str | None = None
         while more != "":
             further: dict[str, Any] = {} if more is None else {"_continue": more}
-            page = self._call(
-                self._resources.list_resource_claim_for_all_namespaces, limit=_PAGE, **further
-            )
-            yield from page["items"]
+            page = self._call(self._list_claims, limit=_PAGE, **further)
+            yield from (("LISTED", each) for each in page["items"])
             more = page["metadata"].get("continue") or ""
+        yield "LISTING_ENDED", {}
+        version = page["metadata"].get("resourceVersion")
+        yield from self._changes(str(version), seconds)
+
+    def _changes(self, version: str, seconds: int) -> Iterator[tuple[str, _Document]]:
+        try:
+            with answers.within(seconds + _SPARE, streams=True) as left:
+                stream = self._list_claims(
+                    watch=True,
+                    resource_version=version,
+                    timeout_seconds=seconds,
+                    _preload_content=False,
+                    _request_timeout=left,
+                )
+            self._stream = stream
+            for line in watch.iter_resp_lines(stream):
+                event = json.loads(line)
+                if not answers.fits(event, {"type": str, "object": _ONE}):
+                    # An ERROR, as when the version is too old: all are listed again.
+                    return
+                yield event["type"], event["object"]
+        except client.ApiException as exc:
+            raise Unanswered(f"Kubernetes answers {exc.status}: {_message(exc)}") from exc
+        except (urllib3.exceptions.HTTPError, OSError, answers.Unusable) as exc:
+            raise Unanswered(f"Kubernetes cannot be reached: {exc}") from exc
+        except (ValueError, RecursionError) as exc:
+            raise Unanswered(f"Kubernetes answers with no JSON: {exc}") from exc
+
+    def stop(self) -> None:
+        """End a watch that goes on in another thread."""
+        if self._stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._stream.shutdown()
+
+    def apply_claim_status(self, document: _Document) -> None:
+        """Say of this driver's devices of a ResourceClaim what the document says, and no more.
+
+        :raises Unanswered: it is not said
+        """
+        meta = document["metadata"]
+        # A wrong document is refused here, and not by the server.
+        client.ResourceV1ResourceClaim.from_dict({**document, "spec": {}})
+        self._call(
+            self._resources.patch_namespaced_resource_claim_status,
+            meta["name"],
+            meta["namespace"],
+            document,
+            field_manager=self._manager,
+            force=True,
+            _content_type="application/apply-patch+yaml",
+        )
 
     def slices(self) -> list[_Document]:
         """The ResourceSlices of this driver on this node.

@@ -17,16 +17,18 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.common import errors
+from cyborg.common import errors, program_modes
 from cyborg.common.allocation_states import ACTIVE, LIVE
-from cyborg.kube import accelerators, inventory, slices
+from cyborg.kube import accelerators, claim_programs, inventory, slices
+from cyborg.kube.claim_programs import Wanted
 from cyborg.kube.cluster import Cluster, node_name
+from cyborg.kube.inventory import OfferedPart
 from cyborg.peers import answers
 
 LOG = logging.getLogger(__name__)
@@ -41,6 +43,10 @@ class NotPrepared(errors.CyborgError):
     """A claim cannot be prepared now; the kubelet asks again."""
 
 
+class NotProgrammed(NotPrepared):
+    """A device of a claim cannot be had with its program; the claim should get others."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """A device that a claim has, with the names by which container runtimes know it."""
@@ -48,6 +54,16 @@ class Given:
     request: str
     device: str
     cdi_devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A device that Kubernetes has allocated, with the program that the claim wants on it."""
+
+    request: str
+    device: str
+    provider: str
+    program: Wanted | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +111,8 @@ class ResourceClaims:
         #: Uids of the claims that are being prepared or unprepared.
         self._busy: set[str] = set()
         self._freed = threading.Condition()
+        #: Uids of the claims that have devices, and whose pods are not placed for good.
+        self._early: set[str] = set()
 
     def prepare(self, namespace: str, name: str, uid: str, call: Call) -> list[Given]:
         """Have what was allocated to a claim bound; again, if it is asked for again.
@@ -102,24 +120,51 @@ class ResourceClaims:
         :raises CyborgError: it is not ready; the message says why
         """
         with self._alone(uid, call.until), answers.reading("Cyborg or Kubernetes"):
-            return self._prepare(namespace, name, uid, call)
+            claim = self._claim(namespace, name, uid, call)
+            asked, allocation = self._bound(claim, call)
+            given = [_given(n, each, allocation) for n, each in enumerate(asked)]
+            self._early.discard(uid)
+        consumer = allocation["uuid"]
+        LOG.info("Claim %s/%s has %d devices as %s", namespace, name, len(given), consumer)
+        return given
 
-    def _prepare(self, namespace: str, name: str, uid: str, call: Call) -> list[Given]:
+    def reserve(self, claim: _Row, call: Call) -> None:
+        """The same, with its program, before its pod is placed; :meth:`give_up` undoes it.
+
+        :raises CyborgError: it is not ready; the message says why
+        """
+        uid = claim["metadata"]["uid"]
+        with self._alone(uid, call.until), answers.reading("Cyborg or Kubernetes"):
+            self._early.add(uid)
+            self._bound(claim, call)
+
+    @property
+    def early(self) -> Set[str]:
+        """The uids of claims that have devices, and whose pods are not placed for good."""
+        return frozenset(self._early)
+
+    def give_up(self, uid: str, call: Call) -> None:
+        """Give back what was reserved for a claim that has lost its devices before its pod came.
+
+        :raises CyborgError: that is not done
+        """
+        if uid in self._early:
+            self.unprepare(uid, call)
+
+    def _bound(self, claim: _Row, call: Call) -> tuple[list[_Asked], _Row]:
+        """The devices of a claim, and the allocation that is Active for them."""
         api = self._api.until(call.until)
-        results = self._results(namespace, name, uid, call)
-        providers = [_provider(result) for result in results]
-        consumer = consumer_of(self._conf, uid)
+        asked = self._asked(claim)
+        consumer = consumer_of(self._conf, claim["metadata"]["uid"])
         allocation = _standing(api, consumer)
         if allocation is None:
-            allocation = self._allocate(api, consumer, providers, call)
-        allocation = _await_active(api, allocation, call.until)
-        if not _is_of(allocation, providers):
+            allocation = self._allocate(api, consumer, asked, call)
+        allocation = _await_active(api, allocation, call)
+        if not _is_of(allocation, [each.provider for each in asked]):
             # Kubernetes has given the claim others since, and it was never unprepared in between.
             api.delete(f"/allocations/{consumer}")
             raise NotPrepared("It had other devices, which are being given back.")
-        given = [_given(n, result, allocation) for n, result in enumerate(results)]
-        LOG.info("Claim %s/%s has %d devices as %s", namespace, name, len(given), consumer)
-        return given
+        return asked, allocation
 
     def unprepare(self, uid: str, call: Call) -> None:
         """Give back what a claim has here, if it has anything.
@@ -128,6 +173,7 @@ class ResourceClaims:
         """
         with self._alone(uid, call.until):
             self._api.until(call.until).delete(f"/allocations/{consumer_of(self._conf, uid)}")
+            self._early.discard(uid)
         LOG.info("Claim %s has nothing any more", uid)
 
     @contextlib.contextmanager
@@ -145,26 +191,39 @@ class ResourceClaims:
                 self._busy.discard(uid)
                 self._freed.notify_all()
 
-    def _results(self, namespace: str, name: str, uid: str, call: Call) -> list[_Row]:
+    def _claim(self, namespace: str, name: str, uid: str, call: Call) -> _Row:
         claim = self._cluster.resource_claim(namespace, name, call.until)
         if claim is None or claim["metadata"]["uid"] != uid:
             raise NotPrepared(f"Claim {namespace}/{name} is not the one with uid {uid} any more.")
-        results = allocated(claim, self._conf.kube.driver_name, self._pool)
+        return claim
+
+    def _asked(self, claim: _Row) -> list[_Asked]:
+        driver = self._conf.kube.driver_name
+        results = allocated(claim, driver, self._pool)
         if not results:
             # The kubelet asks only for claims that have devices of this driver.
             raise NotPrepared(f"The claim has no devices of node {self._pool}.")
-        return results
+        return [
+            _Asked(
+                request=each["request"],
+                device=each["device"],
+                provider=_provider(each),
+                program=claim_programs.wanted(claim, driver, each["request"]),
+            )
+            for each in results
+        ]
 
     def _allocate(
-        self, api: accelerators.Api, consumer: str, providers: Sequence[str], call: Call
+        self, api: accelerators.Api, consumer: str, asked: Sequence[_Asked], call: Call
     ) -> _Row:
-        known = inventory.read(self._conf, api)
         parts = []
-        for provider in providers:
-            part = known.part(provider)
+        for each in asked:
+            known = inventory.read(self._conf, api)
+            part = known.part(each.provider)
             if part is None:
-                raise NotPrepared(f"Provider {provider} does not belong to Kubernetes now.")
-            what = {"groups": [part.group()], "device_rp_uuid": provider}
+                raise NotPrepared(f"Provider {each.provider} does not belong to Kubernetes now.")
+            group = self._programmed(api, part, each, call)
+            what = {"groups": [group], "device_rp_uuid": each.provider}
             parts.append({**what, "hosts": known.hostname})
         kind = {"type": accelerators.CONSUMER_TYPE, "name": self._conf.host}
         body = {
@@ -178,6 +237,67 @@ class ResourceClaims:
         made: _Row = api.call("POST", "/allocations", body)
         return made
 
+    def _programmed(
+        self, api: accelerators.Api, part: OfferedPart, asked: _Asked, call: Call
+    ) -> dict[str, str]:
+        """The group that asks for a device, whose part runs its program if a bind would not do.
+
+        :raises CyborgError: it does not run it
+        """
+        layout, program = slices.layout_of(part, asked.device), asked.program
+        _check_program(part, asked, layout)
+        if layout is not None:
+            program = claim_programs.Wanted("layout", layout)
+        if program is None:
+            return part.group()
+        if part.mode in program_modes.FOR_ALL_HANDLES and not program.runs_on(part.runs):
+            _run(api, part.deployable, program, call)
+            # The accelerators may be others now.
+            part = inventory.read(self._conf, api).part(asked.provider) or part
+        return part.group(part.total if layout else None) | program.group()
+
+
+def _check_program(part: OfferedPart, asked: _Asked, layout: str | None) -> None:
+    """Raise NotProgrammed if a device cannot be had with the program that its claim names."""
+    program = asked.program
+    if layout is None and not asked.device.rpartition("-")[2].isdecimal():
+        raise NotProgrammed(f"{asked.device} has no such layout any more.")
+    if program is None:
+        return
+    if part.mode is None:
+        raise NotProgrammed(f"config: {asked.device} cannot be programmed.")
+    has = layout if layout is not None else next(iter(part.runs), None)
+    if (part.mode == program_modes.LAYOUT) != (program.key == "layout"):
+        raise NotProgrammed(f"config: {asked.device} cannot be given a {program.key}.")
+    if program.key == "layout" and program.name != has:
+        raise NotProgrammed(
+            f"config: {asked.device} has layout {has}; claim the one whose attribute layout is "
+            f"{program.name}."
+        )
+
+
+def _run(api: accelerators.Api, deployable: str, program: Wanted, call: Call) -> None:
+    """Have a whole deployable run a program, and wait for that."""
+    path = f"/deployables/{deployable}/program"
+    found = api.call("POST", path, program.operation())
+    while not found["ended_at"]:
+        _pause(call, f"The program of deployable {deployable} is still being written.")
+        found = api.call("GET", f"/operations/{found['uuid']}")
+    if found["state"] == "failed":
+        raise NotProgrammed(f"The device cannot be programmed: {found['error']}")
+
+
+def _pause(call: Call, otherwise: str) -> None:
+    """Wait a moment.
+
+    :raises NotPrepared: there is no time left, or nobody waits any more
+    """
+    if time.monotonic() + _PAUSE > call.until:
+        raise NotPrepared(otherwise)
+    if not call.is_heard():
+        raise NotPrepared("Nobody waits for it any more.")
+    time.sleep(_PAUSE)
+
 
 def _standing(api: accelerators.Api, consumer: str) -> _Row | None:
     """The allocation that the claim has here already; None if it has none."""
@@ -185,15 +305,14 @@ def _standing(api: accelerators.Api, consumer: str) -> _Row | None:
     return found if found is not None and found["state"] in LIVE else None
 
 
-def _await_active(api: accelerators.Api, allocation: _Row, until: float) -> _Row:
+def _await_active(api: accelerators.Api, allocation: _Row, call: Call) -> _Row:
     consumer = allocation["uuid"]
     found: _Row | None = allocation
     while found is not None and found["state"] != ACTIVE:
-        if found["state"] not in LIVE:
-            raise NotPrepared(f"Allocation {consumer} is {found['state']}: {found['state_reason']}")
-        if time.monotonic() + _PAUSE > until:
-            raise NotPrepared(f"Allocation {consumer} is still {found['state']}.")
-        time.sleep(_PAUSE)
+        state = found["state"]
+        if state not in LIVE:
+            raise NotProgrammed(f"Allocation {consumer} is {state}: {found['state_reason']}")
+        _pause(call, f"Allocation {consumer} is still {state}.")
         found = api.find(f"/allocations/{consumer}")
     if found is None:
         raise NotPrepared(f"Allocation {consumer} is gone.")
@@ -224,13 +343,13 @@ def _is_of(allocation: _Row, providers: Sequence[str]) -> bool:
     )
 
 
-def _given(number: int, result: _Row, allocation: _Row) -> Given:
+def _given(number: int, asked: _Asked, allocation: _Row) -> Given:
     own = [each for each in allocation["accelerators"] if each["group"] == number]
     names = [each["attach_handle_info"].get("cdi_device") for each in own]
     if not names or None in names:
         raise NotPrepared(
-            f"Containers cannot be given {result['device']}: see [agent] cdi_dir of its host."
+            f"Containers cannot be given {asked.device}: see [agent] cdi_dir of its host."
         )
     # The kubelet knows requests, and not which of several that were possible was chosen.
-    request = result["request"].partition("/")[0]
-    return Given(request=request, device=result["device"], cdi_devices=tuple(names))
+    request = asked.request.partition("/")[0]
+    return Given(request=request, device=asked.device, cdi_devices=tuple(names))

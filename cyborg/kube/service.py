@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's process: two sockets, and two loops."""
+"""The driver's process: two sockets, and three loops."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from oslo_config import cfg
 from cyborg import process
 from cyborg.common import errors
 from cyborg.kube import accelerators, inventory, slices
+from cyborg.kube.bindings import Bindings
 from cyborg.kube.cluster import Cluster, node_name
 from cyborg.kube.endpoints import Endpoints
 from cyborg.kube.health import DeviceHealth
@@ -39,6 +40,7 @@ class KubeletPlugin:
         self._health = DeviceHealth(node_name(conf), lambda: conf.kube.interval)
         claims = ResourceClaims(conf, self._api, cluster)
         self._endpoints = Endpoints(conf, claims, self._health)
+        self._bindings = Bindings(conf, cluster, claims)
         #: What was seen last; a driver that has seen nothing yet offers nothing.
         self._seen = inventory.NodeInventory(hostname=conf.host, parts=())
         self._missed = 0
@@ -47,6 +49,7 @@ class KubeletPlugin:
         self._loops = [
             process.Loop("kube-devices", self._look),
             process.Loop("kube-leases", self._renew),
+            process.Loop("kube-bindings", self._bind),
         ]
 
     def start(self) -> None:
@@ -57,6 +60,7 @@ class KubeletPlugin:
 
     def stop(self) -> None:
         """Serve no further call. What claims have is kept, and so are the slices."""
+        self._bindings.stop()
         for loop in self._loops:
             loop.stop()
         self._endpoints.stop()
@@ -96,8 +100,17 @@ class KubeletPlugin:
             conf.kube.driver_name,
             node_name(conf),
             evict_unhealthy=conf.kube.evict_unhealthy,
+            binding_conditions=conf.kube.binding_conditions,
         )
         self._publisher.publish(wanted)
+
+    def _bind(self) -> float:
+        try:
+            with answers.reading("Kubernetes"):
+                return self._bindings.follow()
+        except errors.CyborgError as exc:
+            LOG.warning("It is not known what claims need: %s", exc)
+            return float(self._conf.kube.interval)
 
     def _tell_left_out(self, seen: inventory.NodeInventory) -> None:
         now = {part.provider: names for part in seen.parts if (names := slices.left_out(part))}

@@ -49,6 +49,21 @@ _CAPACITIES = {"memory_mib": "memory", "capacity_mib": "storage"}
 Spec = dict[str, Any]
 
 
+def bound(driver: str) -> str:
+    """The condition of a device whose claim has what it wants."""
+    return f"{driver}/programmed"
+
+
+def failed(driver: str) -> str:
+    """The condition of a device whose claim cannot have what it wants."""
+    return f"{driver}/not-programmed"
+
+
+def is_layout(device: str) -> bool:
+    """True if a device is a whole card in a layout."""
+    return "-layout-" in device
+
+
 def names(part: OfferedPart) -> list[str]:
     """The names of a part's devices: labels of DNS."""
     return [*_single_names(part), *_layout_names(part)]
@@ -81,7 +96,12 @@ def provider_of(device: str) -> str | None:
 
 
 def specs(
-    parts: Iterable[OfferedPart], driver: str, node: str, *, evict_unhealthy: bool
+    parts: Iterable[OfferedPart],
+    driver: str,
+    node: str,
+    *,
+    evict_unhealthy: bool,
+    binding_conditions: bool = True,
 ) -> dict[str, Spec]:
     """The wanted slices of the pool of a node: what each says of its content, by its name.
 
@@ -90,7 +110,9 @@ def specs(
     known = sorted(parts, key=lambda part: part.provider)
     shared = [_counter_set(part) for part in known if _is_counted(part)]
     devices = [
-        each for part in known for each in _devices(part, driver, evict=evict_unhealthy)
+        each | (_waited_for(driver) if binding_conditions and part.mode else {})
+        for part in known
+        for each in _devices(part, driver, evict=evict_unhealthy)
     ]
     counters = [{"sharedCounters": chunk} for chunk in _chunks(shared, _MOST_SETS)]
     content = [{"devices": chunk} for chunk in _chunks(devices, _MOST_DEVICES)]
@@ -146,6 +168,15 @@ def _devices(part: OfferedPart, driver: str, *, evict: bool) -> Iterator[Spec]:
             "capacity": capacity,
             **_consumes(part, {_COUNTER: part.total, _CARDS: 1}),
         }
+
+
+def _waited_for(driver: str) -> Spec:
+    """The conditions for which pods of a device that can be programmed wait."""
+    return {
+        "bindsToNode": True,
+        "bindingConditions": [bound(driver)],
+        "bindingFailureConditions": [failed(driver)],
+    }
 
 
 def _closed_for_layouts(part: OfferedPart) -> set[str]:

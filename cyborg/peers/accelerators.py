@@ -22,6 +22,11 @@ _Document = dict[str, Any]
 class ApiFailed(errors.CyborgError):
     """Cyborg, or Keystone, did not do what was asked, or cannot be reached."""
 
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        #: Of Cyborg's answer; None if there is none.
+        self.status = status
+
 
 class Api:
     """The accelerator API, as the options of a group say it is reached."""
@@ -120,4 +125,5 @@ def _refusal(answer: requests.Response) -> ApiFailed:
         said = str(answer.json()["errors"][0]["detail"])[:200]
     except answers.ODD:
         said = answer.text[:200]
-    return ApiFailed(f"The accelerator API answers {answer.status_code}: {said}")
+    status = answer.status_code
+    return ApiFailed(f"The accelerator API answers {status}: {said}", status)

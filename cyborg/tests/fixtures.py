@@ -17,6 +17,7 @@ MODULES = [
     "cyborg.tests.fpga",
     "cyborg.tests.ironic_server",
     "cyborg.tests.keystone_server",
+    "cyborg.tests.kube_node",
     "cyborg.tests.layouts_site",
     "cyborg.tests.listening",
     "cyborg.tests.openstack_command",

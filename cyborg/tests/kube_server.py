@@ -6,6 +6,7 @@ It also allocates, as the scheduler would, from slices of the newest generation.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import http.server
@@ -14,8 +15,10 @@ import json
 import pathlib
 import re
 import threading
+import time
 import urllib.parse
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -53,6 +56,9 @@ class KubeServer:
         self.writes = 0
         self._versions = itertools.count(1)
         self._lock = threading.Lock()
+        #: The claims by uid, as the last list of them showed them, by its version.
+        self._listed: dict[str, dict[str, _Document]] = {}
+        self.is_stopped = False
         server = self
 
         class Handler(_Handler):
@@ -65,6 +71,7 @@ class KubeServer:
 
     def stop(self) -> None:
         """Serve no further request."""
+        self.is_stopped = True
         self._server.shutdown()
         self._server.server_close()
 
@@ -97,15 +104,27 @@ class KubeServer:
             for each in found["spec"].get("sharedCounters", ())
         }
 
-    def claim(self, *devices: str, uid: str | None = None, **more: object) -> tuple[str, str, str]:
+    def claim(
+        self,
+        *devices: str,
+        uid: str | None = None,
+        config: list[_Document] | None = None,
+        **more: object,
+    ) -> tuple[str, str, str]:
         """A claim to which these devices are allocated: its namespace, name and uid."""
         own = uid or str(uuid.uuid4())
+        known = self.devices()
         results = [
             {
                 "request": f"request-{number}",
                 "driver": "cyborg.openstack.org",
                 "pool": self.node,
                 "device": device,
+                **{
+                    key: value
+                    for key, value in known.get(device, {}).items()
+                    if key in {"bindingConditions", "bindingFailureConditions"}
+                },
                 **more,
             }
             for number, device in enumerate(devices)
@@ -116,10 +135,26 @@ class KubeServer:
             "kind": "ResourceClaim",
             "metadata": {"namespace": "default", "name": f"claim-{own}", "uid": own},
             "spec": {"devices": {"requests": []}},
-            "status": {"allocation": {"devices": {"results": [other, *results]}}},
+            "status": {
+                "allocation": {"devices": {"results": [other, *results], "config": config or []}}
+            },
         }
         self.claims["default", f"claim-{own}"] = document
         return "default", f"claim-{own}", own
+
+    def condition(self, claim: tuple[str, str, str]) -> tuple[str, str] | None:
+        """The condition that the driver has set on all its devices of a claim, and its message."""
+        status = self.claims[claim[:2]]["status"]
+        results = status["allocation"]["devices"]["results"]
+        told = {
+            _key(each): (condition["type"], condition["message"])
+            for each in status.get("devices", ())
+            for condition in each["conditions"]
+            if condition["status"] == "True"
+        }
+        found = {told.get(_key(each)) for each in results if each["driver"] != "nic.example.org"}
+        assert len(found) == 1, found
+        return found.pop()
 
     def answer(self, method: str, url: str, body: Any) -> Any:
         """What the server answers."""
@@ -128,6 +163,8 @@ class KubeServer:
         with self._lock:
             if self.is_broken:
                 raise _Refusal(503, "etcd is away")
+            if method == "PATCH":
+                return self._apply(parts.path, query, body)
             if parts.path.startswith(f"{_GROUP}/resourceslices"):
                 name = parts.path.removeprefix(f"{_GROUP}/resourceslices").strip("/")
                 return self._slice(method, name, query, body)
@@ -137,11 +174,56 @@ class KubeServer:
         if path == f"/api/v1/nodes/{self.node}":
             return {"kind": "Node", "metadata": {"name": self.node, "uid": "node-uid"}}
         if path == f"{_GROUP}/resourceclaims":
-            return {"metadata": {}, "items": list(self.claims.values())}
+            version = str(next(self._versions))
+            items = copy.deepcopy(list(self.claims.values()))
+            self._listed = {version: {each["metadata"]["uid"]: each for each in items}}
+            return {"metadata": {"resourceVersion": version}, "items": items}
         match = re.fullmatch(f"{_GROUP}/namespaces/([^/]+)/resourceclaims/([^/]+)", path)
         if match and (match[1], match[2]) in self.claims:
             return self.claims[match[1], match[2]]
         raise _Refusal(404, f"{path} not found")
+
+    def _apply(self, path: str, query: dict[str, str], body: _Document) -> Any:
+        """Apply what the driver says of its devices in a claim's status."""
+        match = re.fullmatch(f"{_GROUP}/namespaces/([^/]+)/resourceclaims/([^/]+)/status", path)
+        claim = self.claims.get((match[1], match[2])) if match else None
+        if claim is None:
+            raise _Refusal(404, f"{path} not found")
+        assert query["fieldManager"] == f"cyborg.openstack.org/{self.node}"
+        assert body.keys() == {"apiVersion", "kind", "metadata", "status"}
+        if body["metadata"]["uid"] != claim["metadata"]["uid"]:
+            raise _Refusal(409, "it is another one")
+        read = client.ResourceV1ResourceClaim.from_dict({**body, "spec": {}})
+        devices = body["status"]["devices"]
+        assert len(read.status.devices) == len(devices)
+        results = claim["status"]["allocation"]["devices"]["results"]
+        for each in devices:
+            assert _key(each) in map(_key, results), "only what is allocated has a status"
+            assert len(each.get("conditions", [])) <= 8
+            assert len(json.dumps(each.get("data", {}))) <= 10240
+        others = [
+            each
+            for each in claim["status"].get("devices", ())
+            if each["driver"] != "cyborg.openstack.org"
+        ]
+        claim["status"]["devices"] = others + copy.deepcopy(devices)
+        return claim
+
+    def changes(self, version: str, seconds: float) -> Iterator[_Document]:
+        """What becomes of the claims as they were listed, for so long."""
+        before = self._listed.get(version, {})
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.is_stopped:
+            with self._lock:
+                now = {each["metadata"]["uid"]: each for each in self.claims.values()}
+                now = copy.deepcopy(now)
+            for uid in before.keys() - now.keys():
+                yield {"type": "DELETED", "object": before[uid]}
+            for uid, claim in now.items():
+                if before.get(uid) != claim:
+                    yield {"type": "MODIFIED" if uid in before else "ADDED", "object": claim}
+            before = now
+            time.sleep(0.05)
 
     def _slice(self, method: str, name: str, query: dict[str, str], body: Any) -> Any:
         if method == "GET":
@@ -196,6 +278,10 @@ class KubeServer:
                 taint.setdefault("timeAdded", now)
 
 
+def _key(device: _Document) -> tuple[str, ...]:
+    return device["driver"], device["pool"], device["device"]
+
+
 def check(spec: _Document) -> None:
     """Refuse what the descriptions of the types forbid."""
     devices, sets = spec.get("devices", []), spec.get("sharedCounters", [])
@@ -215,6 +301,10 @@ def check(spec: _Document) -> None:
         # Releases before 1.35 take no more, and it is the same for all of them.
         assert len(each.get("taints", [])) <= 4
         assert len(each.get("consumesCounters", [])) <= 2
+        for field in ("bindingConditions", "bindingFailureConditions"):
+            assert len(each.get(field, [])) <= 4
+            for condition in each.get(field, []):
+                assert re.fullmatch(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9][\w.-]{0,62}", condition)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -224,6 +314,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _do(self) -> None:
         size = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(size)) if size else None
+        if "watch=" in self.path.lower():
+            self._watch()
+            return
         code, answer = 200, None
         try:
             assert self.headers["Authorization"] == "Bearer secret"
@@ -242,7 +335,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815 - its names
+    def _watch(self) -> None:
+        query = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.path).query))
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        seconds = float(query["timeoutSeconds"])
+        with contextlib.suppress(OSError):
+            for event in self.owner.changes(query["resourceVersion"], seconds):
+                data = json.dumps(event).encode() + b"\n"
+                self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+            self.wfile.write(b"0\r\n\r\n")
+
+    do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = _do  # noqa: N815 - its names
 
     def log_message(self, *_arguments: object) -> None:
         """Say nothing."""

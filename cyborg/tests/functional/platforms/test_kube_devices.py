@@ -13,10 +13,7 @@ from cyborg.drivers import base
 from cyborg.kube import pci, service, slices
 from cyborg.peers import clients
 from cyborg.tests import hosts
-from cyborg.tests.functional.platforms import test_kube
-from cyborg.tests.functional.platforms.test_kube import Node
-
-node, tainted = test_kube.node, test_kube.tainted
+from cyborg.tests.kube_node import Node
 
 DRIVER = "cyborg.openstack.org"
 

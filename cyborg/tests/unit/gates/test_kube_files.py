@@ -54,7 +54,7 @@ def as_read(document: dict[str, Any]) -> Any:
 
 
 def test_wrong_values_are_refused() -> None:
-    (found,) = (each for each in ALL if each["kind"] == "ResourceClaim")
+    found = next(each for each in ALL if each["kind"] == "ResourceClaim")
     found = copy.deepcopy(found)
     found["spec"]["devices"]["requests"] = "none"
     with pytest.raises(ValueError, match="V1DeviceRequest"):
