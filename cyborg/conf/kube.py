@@ -37,6 +37,12 @@ OPTS: list[cfg.Opt] = [
         default="/var/lib/kubelet/plugins_registry",
         help="The folder in which the kubelet looks for new plugins.",
     ),
+    cfg.StrOpt(
+        "cdi_dir",
+        help="Folder of CDI files in which container runtimes look, such as /var/run/cdi, for "
+        "files that tell pods of their devices (KEP-5304). The runtime must see it and plugins_dir "
+        "under the same paths. Unset, pods are not told, and there is no administrative access.",
+    ),
     cfg.IntOpt(
         "interval",
         default=10,

@@ -74,7 +74,7 @@ class DeviceHealth:
         is_old = time.time() - self._seen_at > timeout
         answer = messages.HEALTH["NodeWatchResourcesResponse"]()
         for part in self._seen.parts:
-            state, why = _state(part)
+            state, why = state_of(part)
             if is_old:
                 state, why = messages.UNKNOWN, "Cyborg does not say how it is."
             for name in slices.names(part):
@@ -88,7 +88,8 @@ class DeviceHealth:
         return answer
 
 
-def _state(part: OfferedPart) -> tuple[int, str]:
+def state_of(part: OfferedPart) -> tuple[int, str]:
+    """The health of a part, in the numbers of the kubelet's messages, and why."""
     for what in (inventory.UNHEALTHY, inventory.MISSING):
         if what in part.closed:
             return messages.UNHEALTHY, part.closed[what]

@@ -81,6 +81,8 @@ class NodeInventory:
     #: The name of the host's root provider.
     hostname: str
     parts: tuple[OfferedPart, ...]
+    #: What claims of this host have, by their consumers.
+    allocations: Mapping[str, _Row] = field(default_factory=dict)
 
     def part(self, provider: str) -> OfferedPart | None:
         """The part of that provider; None if it is not Kubernetes'."""
@@ -110,7 +112,7 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> NodeInventory:
     ]
     if not devices:
         return NodeInventory(hostname=hostname, parts=())
-    ours = {each["uuid"] for each in own_allocations(conf, api)}
+    ours = {each["uuid"]: each for each in own_allocations(conf, api)}
     handles = collections.defaultdict(list)
     for each in api.rows("attach_handles", hostname=hostname):
         handles[each["deployable_uuid"]].append(each)
@@ -122,10 +124,11 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> NodeInventory:
     return NodeInventory(
         hostname=hostname,
         parts=tuple(
-            _part(host, device, part, handles[part["uuid"]], ours)
+            _part(host, device, part, handles[part["uuid"]], ours.keys())
             for device in devices
             for part in parts[device["uuid"]]
         ),
+        allocations=ours,
     )
 
 

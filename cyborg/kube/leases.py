@@ -99,7 +99,7 @@ class Leases:
                     is_in_use=bool(each["status"].get("reservedFor")),
                 )
                 for each in self._cluster.resource_claims()
-                if resource_claims.allocated(each, conf.kube.driver_name, node_name(conf))
+                if resource_claims.held(each, conf.kube.driver_name, node_name(conf))
                 for meta in [each["metadata"]]
             }
         except Unanswered as exc:

@@ -20,6 +20,13 @@ from cyborg.kube.slices import Spec
 
 LOG = logging.getLogger(__name__)
 
+#: Fields, and the feature gates of the API server without which it drops them.
+_GATES = {
+    "sharedCounters": "DRAPartitionableDevices",
+    "consumesCounters": "DRAPartitionableDevices",
+    "taints": "DRADeviceTaints",
+    "bindingConditions": "DRADeviceBindingConditions",
+}
 _DEVICE = re.compile(r"spec\.devices\[([0-9]{1,4})\]")
 
 
@@ -113,12 +120,22 @@ class Publisher:
     def _note(self, name: str, spec: Spec, stored: Spec) -> None:
         plain = _plain(stored["spec"])
         if plain != spec:
+            kept = [set(each) for each in _pieces(plain)]
+            dropped = set().union(
+                *(each.keys() - own for each, own in zip(_pieces(spec), kept, strict=False))
+            )
+            gates = sorted({_GATES[field] for field in dropped & _GATES.keys()})
             LOG.warning(
-                "Kubernetes does not keep all of %s: its API server may be without "
-                "DRAPartitionableDevices or DRADeviceTaints",
+                "Kubernetes does not keep all of %s: its API server may be without %s",
                 name,
+                " and ".join(gates) or "a feature of 1.37",
             )
         self._stored[name] = (copy.deepcopy(spec), plain)
+
+
+def _pieces(spec: Spec) -> list[Spec]:
+    """A slice and its devices: whatever has fields that a server may drop."""
+    return [spec, *spec.get("devices", ())]
 
 
 class _InvalidSlice(Exception):

@@ -18,14 +18,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oslo_config import cfg
 
 from cyborg.common import errors, program_modes
 from cyborg.common.allocation_states import ACTIVE, LIVE
-from cyborg.kube import accelerators, claim_programs, inventory, slices
+from cyborg.kube import accelerators, claim_programs, inventory, pod_metadata, slices
 from cyborg.kube.claim_programs import Wanted
 from cyborg.kube.cluster import Cluster, node_name
 from cyborg.kube.inventory import OfferedPart
@@ -48,15 +48,6 @@ class NotProgrammed(NotPrepared):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """A device that a claim has, with the names by which container runtimes know it."""
-
-    request: str
-    device: str
-    cdi_devices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
     """A device that Kubernetes has allocated, with the program that the claim wants on it."""
 
@@ -64,6 +55,26 @@ class _Asked:
     device: str
     provider: str
     program: Wanted | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A device that a claim has, with the names by which container runtimes know it."""
+
+    asked: _Asked
+    cdi_devices: tuple[str, ...]
+    #: Of its PCI function, if it is one.
+    address: str | None
+
+    @property
+    def request(self) -> str:
+        """The request; the kubelet does not know which of several possible ones was chosen."""
+        return self.asked.request.partition("/")[0]
+
+    @property
+    def device(self) -> str:
+        """The name in the slice."""
+        return self.asked.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +119,7 @@ class ResourceClaims:
         self._api = api
         self._cluster = cluster
         self._pool = node_name(conf)
+        self._metadata = pod_metadata.PodMetadata(conf)
         #: Uids of the claims that are being prepared or unprepared.
         self._busy: set[str] = set()
         self._freed = threading.Condition()
@@ -121,12 +133,45 @@ class ResourceClaims:
         """
         with self._alone(uid, call.until), answers.reading("Cyborg or Kubernetes"):
             claim = self._claim(namespace, name, uid, call)
-            asked, allocation = self._bound(claim, call)
-            given = [_given(n, each, allocation) for n, each in enumerate(asked)]
+            asked, watched = self._asked(claim)
+            given = []
+            if asked:
+                allocation = self._bound(claim, asked, call)
+                given = [_given(n, each, allocation) for n, each in enumerate(asked)]
+                consumer = allocation["uuid"]
+                LOG.info("Claim %s/%s has %d devices as %s", namespace, name, len(given), consumer)
+            given += [_shown(each) for each in watched]
+            given = self._described(claim, given, watched, call)
             self._early.discard(uid)
-        consumer = allocation["uuid"]
-        LOG.info("Claim %s/%s has %d devices as %s", namespace, name, len(given), consumer)
         return given
+
+    def _described(
+        self, claim: _Row, given: list[Given], watched: Sequence[_Asked], call: Call
+    ) -> list[Given]:
+        """The same with the files that tell the pod of the devices.
+
+        :raises NotPrepared: a device is only to be watched, and must not be, or cannot be
+        """
+        if watched and not self._metadata.is_written:
+            raise NotPrepared("There is no administrative access without [kube] cdi_dir.")
+        if not self._metadata.is_written:
+            return given
+        known = inventory.read(self._conf, self._api.until(call.until))
+        _refuse_held(known, watched)
+        told = [
+            pod_metadata.Told(
+                request=each.asked.request,
+                device=each.device,
+                attributes=slices.told(part, each.device, each.address),
+            )
+            for each in given
+            if (part := known.part(each.asked.provider)) is not None
+        ]
+        names = self._metadata.write(claim, told)
+        return [
+            replace(each, cdi_devices=(*each.cdi_devices, *filter(None, [names.get(each.request)])))
+            for each in given
+        ]
 
     def reserve(self, claim: _Row, call: Call) -> None:
         """The same, with its program, before its pod is placed; :meth:`give_up` undoes it.
@@ -136,7 +181,7 @@ class ResourceClaims:
         uid = claim["metadata"]["uid"]
         with self._alone(uid, call.until), answers.reading("Cyborg or Kubernetes"):
             self._early.add(uid)
-            self._bound(claim, call)
+            self._bound(claim, self._asked(claim)[0], call)
 
     @property
     def early(self) -> Set[str]:
@@ -151,10 +196,9 @@ class ResourceClaims:
         if uid in self._early:
             self.unprepare(uid, call)
 
-    def _bound(self, claim: _Row, call: Call) -> tuple[list[_Asked], _Row]:
-        """The devices of a claim, and the allocation that is Active for them."""
+    def _bound(self, claim: _Row, asked: Sequence[_Asked], call: Call) -> _Row:
+        """The allocation that is Active for the devices of a claim."""
         api = self._api.until(call.until)
-        asked = self._asked(claim)
         consumer = consumer_of(self._conf, claim["metadata"]["uid"])
         allocation = _standing(api, consumer)
         if allocation is None:
@@ -164,7 +208,7 @@ class ResourceClaims:
             # Kubernetes has given the claim others since, and it was never unprepared in between.
             api.delete(f"/allocations/{consumer}")
             raise NotPrepared("It had other devices, which are being given back.")
-        return asked, allocation
+        return allocation
 
     def unprepare(self, uid: str, call: Call) -> None:
         """Give back what a claim has here, if it has anything.
@@ -173,6 +217,7 @@ class ResourceClaims:
         """
         with self._alone(uid, call.until):
             self._api.until(call.until).delete(f"/allocations/{consumer_of(self._conf, uid)}")
+            self._metadata.remove(uid)
             self._early.discard(uid)
         LOG.info("Claim %s has nothing any more", uid)
 
@@ -197,21 +242,23 @@ class ResourceClaims:
             raise NotPrepared(f"Claim {namespace}/{name} is not the one with uid {uid} any more.")
         return claim
 
-    def _asked(self, claim: _Row) -> list[_Asked]:
+    def _asked(self, claim: _Row) -> tuple[list[_Asked], list[_Asked]]:
+        """The devices that a claim is to have, and those that it may only watch."""
         driver = self._conf.kube.driver_name
         results = allocated(claim, driver, self._pool)
         if not results:
             # The kubelet asks only for claims that have devices of this driver.
             raise NotPrepared(f"The claim has no devices of node {self._pool}.")
-        return [
-            _Asked(
+        found: tuple[list[_Asked], list[_Asked]] = ([], [])
+        for each in results:
+            asked = _Asked(
                 request=each["request"],
                 device=each["device"],
                 provider=_provider(each),
                 program=claim_programs.wanted(claim, driver, each["request"]),
             )
-            for each in results
-        ]
+            found[bool(each.get("adminAccess"))].append(asked)
+        return found
 
     def _allocate(
         self, api: accelerators.Api, consumer: str, asked: Sequence[_Asked], call: Call
@@ -326,9 +373,12 @@ def allocated(claim: _Row, driver: str, pool: str) -> list[_Row]:
     return [each for each in results if (each["driver"], each["pool"]) == (driver, pool)]
 
 
+def held(claim: _Row, driver: str, pool: str) -> list[_Row]:
+    """Those of them that the claim has, and does not only watch."""
+    return [each for each in allocated(claim, driver, pool) if not each.get("adminAccess")]
+
+
 def _provider(result: _Row) -> str:
-    if result.get("adminAccess"):
-        raise NotPrepared("There is no administrative access to devices of this driver.")
     provider = slices.provider_of(result["device"])
     if provider is None:
         raise NotPrepared(f"{result['device']} is no name of a device of this driver.")
@@ -350,6 +400,21 @@ def _given(number: int, asked: _Asked, allocation: _Row) -> Given:
         raise NotPrepared(
             f"Containers cannot be given {asked.device}: see [agent] cdi_dir of its host."
         )
-    # The kubelet knows requests, and not which of several that were possible was chosen.
-    request = asked.request.partition("/")[0]
-    return Given(request=request, device=asked.device, cdi_devices=tuple(names))
+    places = [inventory.handle_address(each) for each in own]
+    one = places[0] if len(places) == 1 else None
+    return Given(asked=asked, cdi_devices=tuple(names), address=one)
+
+
+def _shown(asked: _Asked) -> Given:
+    """A device that a pod is told of, and does not get."""
+    return Given(asked=asked, cdi_devices=(), address=None)
+
+
+def _refuse_held(known: inventory.NodeInventory, watched: Sequence[_Asked]) -> None:
+    """Raise NotPrepared if a device to be watched is not Kubernetes', or a guest has some of it."""
+    for each in watched:
+        part = known.part(each.provider)
+        if part is None:
+            raise NotPrepared(f"Provider {each.provider} does not belong to Kubernetes now.")
+        if part.left < part.total:
+            raise NotPrepared(f"{each.device} is held by others, or is not clean yet.")

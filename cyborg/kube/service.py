@@ -69,7 +69,9 @@ class KubeletPlugin:
         try:
             self._endpoints.check()
             with answers.reading("Cyborg or Kubernetes"):
-                self._publish(self._see())
+                seen = self._see()
+                self._publish(seen)
+                self._bindings.refresh(seen)
         except errors.CyborgError as exc:
             LOG.warning("The devices are not published: %s", exc)
         return float(self._conf.kube.interval)
@@ -109,7 +111,8 @@ class KubeletPlugin:
             with answers.reading("Kubernetes"):
                 return self._bindings.follow()
         except errors.CyborgError as exc:
-            LOG.warning("It is not known what claims need: %s", exc)
+            if not self._bindings.is_stopped:
+                LOG.warning("It is not known what claims need: %s", exc)
             return float(self._conf.kube.interval)
 
     def _tell_left_out(self, seen: inventory.NodeInventory) -> None:

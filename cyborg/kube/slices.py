@@ -214,6 +214,13 @@ def _attributes(part: OfferedPart, layout: str | None = None) -> Iterator[tuple[
         yield key, _typed(value)
 
 
+def told(part: OfferedPart, device: str, address: str | None) -> dict[str, Spec]:
+    """The attributes of a device as its pod is told them, with the address of its function."""
+    exact = {inventory.PCI_BUS_ID: {"string": address}} if address else {}
+    attributes = exact | dict(_attributes(part, layout_of(part, device))) | exact
+    return dict(list(attributes.items())[:_MOST_FACTS])
+
+
 def left_out(part: OfferedPart) -> list[str]:
     """The facts and traits of a part that Kubernetes has no room or no name for."""
     published = dict(_attributes(part))
