@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -113,14 +113,9 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> NodeInventory:
     if not devices:
         return NodeInventory(hostname=hostname, parts=())
     ours = {each["uuid"]: each for each in own_allocations(conf, api)}
-    handles = collections.defaultdict(list)
-    for each in api.rows("attach_handles", hostname=hostname):
-        handles[each["deployable_uuid"]].append(each)
-    parts: dict[str, list[_Row]] = {device["uuid"]: [] for device in devices}
-    for part in api.rows("deployables", hostname=hostname):
-        has_some = part["num_accelerators"] or _layouts(part["attributes"])
-        if has_some and part["device_uuid"] in parts:
-            parts[part["device_uuid"]].append(part)
+    handles = _by(api.rows("attach_handles", hostname=hostname), "deployable_uuid")
+    has_some = (each for each in api.rows("deployables", hostname=hostname) if _has_some(each))
+    parts = _by(has_some, "device_uuid")
     return NodeInventory(
         hostname=hostname,
         parts=tuple(
@@ -130,6 +125,18 @@ def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> NodeInventory:
         ),
         allocations=ours,
     )
+
+
+def _by(rows: Iterable[_Row], key: str) -> Mapping[str, list[_Row]]:
+    found = collections.defaultdict(list)
+    for each in rows:
+        found[each[key]].append(each)
+    return found
+
+
+def _has_some(part: _Row) -> bool:
+    """True if a deployable has accelerators, or would in another layout."""
+    return bool(part["num_accelerators"] or _layouts(part["attributes"]))
 
 
 def own_allocations(conf: cfg.ConfigOpts, api: accelerators.Api) -> Iterator[_Row]:

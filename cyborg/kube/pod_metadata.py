@@ -27,7 +27,6 @@ _INSIDE = "/var/run/kubernetes.io/dra-device-attributes"
 _TEMPLATES, _CLAIMS = "resourceclaimtemplates", "resourceclaims"
 #: The name that the claim has in the pod, where Kubernetes made it of a template.
 _POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
-#: Names become parts of paths: those of Kubernetes have no more than this.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 _UID = re.compile(r"[0-9a-f-]{36}", re.ASCII)
 _CDI_VERSION = "0.3.0"
@@ -72,9 +71,7 @@ class PodMetadata:
         meta = claim["metadata"]
         uid, pod_claim = meta["uid"], (meta.get("annotations") or {}).get(_POD_CLAIM)
         requests = dict.fromkeys(each.request.partition("/")[0] for each in told)
-        for name in (*requests, pod_claim or meta["name"]):
-            if not _NAME.fullmatch(name) or not _UID.fullmatch(uid):
-                raise NoMetadata(f"{name!r} is no name that Kubernetes gives.")
+        _check_names(uid, *requests, pod_claim or meta["name"])
         where = f"{_TEMPLATES}/{pod_claim}" if pod_claim else f"{_CLAIMS}/{meta['name']}"
         devices = []
         try:
@@ -130,6 +127,13 @@ class PodMetadata:
         }
         versions = ({"apiVersion": f"{_GROUP}/{each}", **content} for each in _VERSIONS)
         return "".join(f"{json.dumps(each)}\n" for each in versions)
+
+
+def _check_names(uid: str, *names: str) -> None:
+    """Raise NoMetadata if a name is none of Kubernetes': it would become part of a path."""
+    for name in names:
+        if not _NAME.fullmatch(name) or not _UID.fullmatch(uid):
+            raise NoMetadata(f"{name!r} is no name that Kubernetes gives.")
 
 
 def _device(uid: str, request: str) -> str:

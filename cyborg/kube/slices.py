@@ -110,7 +110,7 @@ def specs(
     known = sorted(parts, key=lambda part: part.provider)
     shared = [_counter_set(part) for part in known if _is_counted(part)]
     devices = [
-        each | (_waited_for(driver) if binding_conditions and part.mode else {})
+        each | (_waited_for(part, driver) if binding_conditions else {})
         for part in known
         for each in _devices(part, driver, evict=evict_unhealthy)
     ]
@@ -170,8 +170,10 @@ def _devices(part: OfferedPart, driver: str, *, evict: bool) -> Iterator[Spec]:
         }
 
 
-def _waited_for(driver: str) -> Spec:
+def _waited_for(part: OfferedPart, driver: str) -> Spec:
     """The conditions for which pods of a device that can be programmed wait."""
+    if part.mode is None:
+        return {}
     return {
         "bindsToNode": True,
         "bindingConditions": [bound(driver)],
