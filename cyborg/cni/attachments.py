@@ -17,7 +17,7 @@ from cyborg.common import errors
 _SUFFIX = ".json"
 
 
-class Unreadable(errors.CyborgError):
+class AttachmentDamaged(errors.CyborgError):
     """A file is not one of ours."""
 
 
@@ -34,7 +34,7 @@ class Attachment:
     allocation: str
     #: The allocation was made for it, and goes with it.
     is_own: bool
-    function: functions.Function | None = None
+    function: functions.NicFunction | None = None
     index: int | None = None
 
     def live_netns(self, identity: list[int] | None) -> str | None:
@@ -42,7 +42,7 @@ class Attachment:
         return self.netns if identity is not None and identity == self.netns_identity else None
 
 
-class Folder:
+class AttachmentFiles:
     """The folder of all attachments of the host."""
 
     def __init__(self, path: str) -> None:
@@ -98,9 +98,9 @@ def _read(path: pathlib.Path) -> Attachment:
         fields = json.loads(path.read_bytes())
         if found := fields.pop("function"):
             port = found.pop("port")
-            fields["function"] = functions.Function(
+            fields["function"] = functions.NicFunction(
                 **found, port=None if port is None else functions.Port(**port)
             )
         return Attachment(**fields)
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
-        raise Unreadable(f"File {path} is damaged: {exc}. Remove it by hand.") from exc
+        raise AttachmentDamaged(f"File {path} is damaged: {exc}. Remove it by hand.") from exc

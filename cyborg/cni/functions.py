@@ -43,7 +43,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
+class NicFunction:
     """A function as it was found."""
 
     address: str
@@ -61,13 +61,13 @@ def address_of(info: Mapping[str, str]) -> str | None:
     return address if _ADDRESS.fullmatch(address) else None
 
 
-def see(address: str) -> Function | None:
+def see(address: str) -> NicFunction | None:
     """The function as it is now; None if the host has no network interface of it."""
     name = _interface(address)
     link = None if name is None else links.find(None, name=name)
     if name is None or link is None:
         return None
-    return Function(
+    return NicFunction(
         address=address,
         name=name,
         mac=link["address"],
@@ -77,7 +77,7 @@ def see(address: str) -> Function | None:
     )
 
 
-def put_in(function: Function, wanted: Settings, netns: str, name: str) -> int:
+def put_in(function: NicFunction, wanted: Settings, netns: str, name: str) -> int:
     """Give a function to a namespace with its settings, and return its index there."""
     if function.port is not None and (words := _enforced(wanted)):
         _set_on_port(function.port, *words)
@@ -93,7 +93,7 @@ def put_in(function: Function, wanted: Settings, netns: str, name: str) -> int:
     return int(link["ifindex"])
 
 
-def differences(function: Function, wanted: Settings, netns: str, name: str) -> list[str]:
+def differences(function: NicFunction, wanted: Settings, netns: str, name: str) -> list[str]:
     """What is not as :func:`put_in` has left it."""
     link = links.find(netns, name=name)
     if link is None:
@@ -113,7 +113,7 @@ def differences(function: Function, wanted: Settings, netns: str, name: str) -> 
     ]
 
 
-def take_back(function: Function, netns: str | None, name: str, index: int | None) -> None:
+def take_back(function: NicFunction, netns: str | None, name: str, index: int | None) -> None:
     """Bring a function back to the host as it was found; again, if it is asked for again."""
     if netns is not None:
         own = {"name": name} if index is None else {"index": index}

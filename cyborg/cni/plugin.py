@@ -13,8 +13,8 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg.cni import functions, links, protocol
-from cyborg.cni.attachments import Attachment, Folder, Unreadable
-from cyborg.cni.protocol import Failed, Request
+from cyborg.cni.attachments import Attachment, AttachmentDamaged, AttachmentFiles
+from cyborg.cni.protocol import Failed, PluginCall
 from cyborg.common import allocation_states as states
 from cyborg.common import errors
 from cyborg.peers import accelerators, answers
@@ -35,8 +35,8 @@ class Plugin:
         self._conf = conf
         self._until = time.monotonic() + conf.cni.command_timeout
         self._api = accelerators.Api(conf, GROUP, self._until)
-        self._folder = Folder(conf.cni.state_dir)
-        self._commands: dict[str, Callable[[Request], _Document | None]] = {
+        self._folder = AttachmentFiles(conf.cni.state_dir)
+        self._commands: dict[str, Callable[[PluginCall], _Document | None]] = {
             "ADD": self._add,
             "CHECK": self._check,
             "DEL": self._delete,
@@ -44,7 +44,7 @@ class Plugin:
             "STATUS": self._status,
         }
 
-    def answer(self, request: Request) -> _Document | None:
+    def answer(self, request: PluginCall) -> _Document | None:
         """The answer to a command; None if it has none.
 
         :raises Failed: it failed; what could not be undone is in a file, for DEL and GC
@@ -56,13 +56,13 @@ class Plugin:
         except Failed:
             raise
         except (errors.CyborgError, OSError) as exc:
-            ours = isinstance(exc, (links.LinkFailed, Unreadable, OSError))
+            ours = isinstance(exc, (links.LinkFailed, AttachmentDamaged, OSError))
             number = protocol.IO_FAILED if ours else protocol.TRY_LATER
             if request.command == "STATUS":
                 number = protocol.NOT_READY
             raise Failed(number, str(exc)) from exc
 
-    def _add(self, request: Request) -> _Document:
+    def _add(self, request: PluginCall) -> _Document:
         if self._found(request) is not None:
             raise Failed(protocol.NOT_AS_GIVEN, "The container has it already; DEL comes first.")
         identity = links.identity(request.netns)
@@ -87,7 +87,7 @@ class Plugin:
                 self._undo(self._found(request) or attachment)
             raise
 
-    def _give(self, request: Request, attachment: Attachment) -> functions.Function:
+    def _give(self, request: PluginCall, attachment: Attachment) -> functions.NicFunction:
         allocation = self._allocation(request, attachment)
         with self._folder.locked():
             function = self._choose(allocation, request.settings)
@@ -97,7 +97,7 @@ class Plugin:
         self._folder.save(dataclasses.replace(attachment, index=index))
         return function
 
-    def _allocation(self, request: Request, attachment: Attachment) -> _Document:
+    def _allocation(self, request: PluginCall, attachment: Attachment) -> _Document:
         """The allocation, once it is active."""
         path = f"/allocations/{attachment.allocation}"
         if attachment.is_own:
@@ -121,7 +121,7 @@ class Plugin:
             )
         return dict(found)
 
-    def _choose(self, allocation: _Document, wanted: functions.Settings) -> functions.Function:
+    def _choose(self, allocation: _Document, wanted: functions.Settings) -> functions.NicFunction:
         """A function of the allocation that no other container has."""
         taken = {each.function.address for each in self._folder.all() if each.function}
         for each in allocation["accelerators"]:
@@ -147,7 +147,7 @@ class Plugin:
         # A host is known with its domain, or without it.
         return hostname == host or f"{hostname}.".startswith(f"{host}.")
 
-    def _check(self, request: Request) -> None:
+    def _check(self, request: PluginCall) -> None:
         found = self._found(request)
         if found is None or found.function is None:
             raise Failed(protocol.NOT_AS_GIVEN, "The container has not got it.")
@@ -161,12 +161,12 @@ class Plugin:
         if wrong:
             raise Failed(protocol.NOT_AS_GIVEN, f"Interface {request.ifname}: {'; '.join(wrong)}.")
 
-    def _delete(self, request: Request) -> None:
+    def _delete(self, request: PluginCall) -> None:
         found = self._found(request)
         if found is not None:
             self._undo(found)
 
-    def _collect(self, request: Request) -> None:
+    def _collect(self, request: PluginCall) -> None:
         """Take back what no container has any more; one that fails does not keep the others."""
         known = request.config.get("cni.dev/valid-attachments") or ()
         valid = {(each.get("containerID"), each.get("ifname")) for each in known}
@@ -180,14 +180,14 @@ class Plugin:
         if failed:
             raise Failed(protocol.TRY_LATER, " ".join(failed))
 
-    def _status(self, request: Request) -> None:
+    def _status(self, request: PluginCall) -> None:
         profile = request.config.get("deviceProfile")
         if profile is None:
             self._api.call("GET", "/allocations?limit=1")
         elif self._api.find(f"/device_profiles/{profile}") is None:
             raise Failed(protocol.NOT_READY, f"There is no device profile {profile}.")
 
-    def _found(self, request: Request) -> Attachment | None:
+    def _found(self, request: PluginCall) -> Attachment | None:
         return self._folder.find(request.network, request.container, request.ifname)
 
     def _undo(self, attachment: Attachment) -> None:
@@ -203,7 +203,7 @@ class Plugin:
         self._folder.remove(attachment)
 
 
-def _check_port(function: functions.Function, wanted: functions.Settings) -> None:
+def _check_port(function: functions.NicFunction, wanted: functions.Settings) -> None:
     """Raise Failed if a port is to enforce what only one of virtual functions can."""
     if function.port is None and (wanted.vlan or wanted.spoof_check is not None):
         raise Failed(

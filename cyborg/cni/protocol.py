@@ -52,7 +52,7 @@ class Failed(errors.CyborgError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PluginCall:
     """A command of a runtime."""
 
     command: str
@@ -81,7 +81,7 @@ class Request:
         return "/".join(name for name in names if name) or self.container
 
 
-def read(environ: Mapping[str, str], text: str) -> Request:
+def read(environ: Mapping[str, str], text: str) -> PluginCall:
     """The command that a runtime gives.
 
     :raises Failed: it is none, or its configuration makes no sense
@@ -101,7 +101,7 @@ def read(environ: Mapping[str, str], text: str) -> Request:
     arguments = {key: value for key, _separator, value in pairs}
     if command in {"ADD", "CHECK", "STATUS"}:
         config = _merged(config, arguments)
-    return Request(
+    return PluginCall(
         command=command,
         container=environ.get("CNI_CONTAINERID", ""),
         netns=environ.get("CNI_NETNS", ""),
@@ -112,7 +112,7 @@ def read(environ: Mapping[str, str], text: str) -> Request:
     )
 
 
-def result(request: Request, function: functions.Function) -> dict[str, Any]:
+def result(request: PluginCall, function: functions.NicFunction) -> dict[str, Any]:
     """The result of ADD: that of the plugin before, and the interface."""
     before = request.config.get("prevResult") or {}
     wanted = request.settings

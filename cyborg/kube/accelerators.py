@@ -8,14 +8,14 @@ from oslo_config import cfg
 from cyborg.peers import accelerators
 from cyborg.peers.accelerators import ApiFailed
 
-__all__ = ["CONSUMER_TYPE", "GROUP", "Api", "ApiFailed"]
+__all__ = ["CONSUMER_TYPE", "GROUP", "ApiFailed", "KubeApi"]
 
 GROUP = "kube"
 #: What each consumer of ours is, with the name of its host as name.
 CONSUMER_TYPE = "KUBERNETES"
 
 
-class Api(accelerators.Api):
+class KubeApi(accelerators.Api):
     """The accelerator API."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:

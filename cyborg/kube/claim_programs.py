@@ -35,7 +35,7 @@ class InvalidConfig(errors.CyborgError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedProgram:
     """A program: one of the keys of its parameters, and a name."""
 
     key: str
@@ -58,7 +58,7 @@ def _plain(name: str) -> str:
     return name.replace("-", "").upper()
 
 
-def wanted(claim: _Row, driver: str, request: str) -> Wanted | None:
+def wanted(claim: _Row, driver: str, request: str) -> WantedProgram | None:
     """The program for the devices of a request; what the claim says goes before its class.
 
     :raises InvalidConfig: the parameters are none of this driver's
@@ -85,7 +85,7 @@ def _configs(claim: _Row, driver: str, request: str) -> Iterator[Any]:
             yield opaque.get("parameters")
 
 
-def _read(parameters: Any) -> Wanted:
+def _read(parameters: Any) -> WantedProgram:
     given = dict(parameters) if isinstance(parameters, Mapping) else {}
     if (given.pop("apiVersion", None), given.pop("kind", None)) != (API_VERSION, KIND):
         raise InvalidConfig(f"config: parameters must be of kind {KIND} of {API_VERSION}.")
@@ -95,4 +95,4 @@ def _read(parameters: Any) -> Wanted:
     ((key, name),) = given.items()
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST:
         raise InvalidConfig(f"config: {key} must be a text of up to {_LONGEST} characters.")
-    return Wanted(key, name)
+    return WantedProgram(key, name)

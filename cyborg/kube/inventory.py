@@ -95,7 +95,7 @@ class NodeInventory:
         return replace(self, parts=tuple(closed))
 
 
-def read(conf: cfg.ConfigOpts, api: accelerators.Api) -> NodeInventory:
+def read(conf: cfg.ConfigOpts, api: accelerators.KubeApi) -> NodeInventory:
     """Ask Cyborg.
 
     :raises accelerators.ApiFailed: it does not say
@@ -139,7 +139,7 @@ def _has_some(part: _Row) -> bool:
     return bool(part["num_accelerators"] or _layouts(part["attributes"]))
 
 
-def own_allocations(conf: cfg.ConfigOpts, api: accelerators.Api) -> Iterator[_Row]:
+def own_allocations(conf: cfg.ConfigOpts, api: accelerators.KubeApi) -> Iterator[_Row]:
     """The allocations of claims on this host.
 
     :raises accelerators.ApiFailed: they cannot be read

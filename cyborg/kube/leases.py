@@ -33,7 +33,7 @@ class _ResourceClaim:
 class Leases:
     """The leases of the claims on this node."""
 
-    def __init__(self, conf: cfg.ConfigOpts, api: accelerators.Api, cluster: Cluster) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, api: accelerators.KubeApi, cluster: Cluster) -> None:
         self._conf = conf
         self._api = api
         self._cluster = cluster

@@ -26,7 +26,7 @@ from oslo_config import cfg
 from cyborg.common import errors, program_modes
 from cyborg.common.allocation_states import ACTIVE, LIVE
 from cyborg.kube import accelerators, claim_programs, inventory, pod_metadata, slices
-from cyborg.kube.claim_programs import Wanted
+from cyborg.kube.claim_programs import WantedProgram
 from cyborg.kube.cluster import Cluster, node_name
 from cyborg.kube.inventory import OfferedPart
 from cyborg.peers import answers
@@ -48,20 +48,20 @@ class NotProgrammed(NotPrepared):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _AskedRequest:
     """A device that Kubernetes has allocated, with the program that the claim wants on it."""
 
     request: str
     device: str
     provider: str
-    program: Wanted | None
+    program: WantedProgram | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
     """A device that a claim has, with the names by which container runtimes know it."""
 
-    asked: _Asked
+    asked: _AskedRequest
     cdi_devices: tuple[str, ...]
     #: Of its PCI function, if it is one.
     address: str | None
@@ -114,7 +114,7 @@ def _secret(path: pathlib.Path) -> bytes:
 class ResourceClaims:
     """The claims whose pods are on this node."""
 
-    def __init__(self, conf: cfg.ConfigOpts, api: accelerators.Api, cluster: Cluster) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, api: accelerators.KubeApi, cluster: Cluster) -> None:
         self._conf = conf
         self._api = api
         self._cluster = cluster
@@ -146,7 +146,7 @@ class ResourceClaims:
         return given
 
     def _described(
-        self, claim: _Row, given: list[Given], watched: Sequence[_Asked], call: Call
+        self, claim: _Row, given: list[Given], watched: Sequence[_AskedRequest], call: Call
     ) -> list[Given]:
         """The same with the files that tell the pod of the devices.
 
@@ -196,7 +196,7 @@ class ResourceClaims:
         if uid in self._early:
             self.unprepare(uid, call)
 
-    def _bound(self, claim: _Row, asked: Sequence[_Asked], call: Call) -> _Row:
+    def _bound(self, claim: _Row, asked: Sequence[_AskedRequest], call: Call) -> _Row:
         """The allocation that is Active for the devices of a claim."""
         api = self._api.until(call.until)
         consumer = consumer_of(self._conf, claim["metadata"]["uid"])
@@ -242,16 +242,16 @@ class ResourceClaims:
             raise NotPrepared(f"Claim {namespace}/{name} is not the one with uid {uid} any more.")
         return claim
 
-    def _asked(self, claim: _Row) -> tuple[list[_Asked], list[_Asked]]:
+    def _asked(self, claim: _Row) -> tuple[list[_AskedRequest], list[_AskedRequest]]:
         """The devices that a claim is to have, and those that it may only watch."""
         driver = self._conf.kube.driver_name
         results = allocated(claim, driver, self._pool)
         if not results:
             # The kubelet asks only for claims that have devices of this driver.
             raise NotPrepared(f"The claim has no devices of node {self._pool}.")
-        found: tuple[list[_Asked], list[_Asked]] = ([], [])
+        found: tuple[list[_AskedRequest], list[_AskedRequest]] = ([], [])
         for each in results:
-            asked = _Asked(
+            asked = _AskedRequest(
                 request=each["request"],
                 device=each["device"],
                 provider=_provider(each),
@@ -261,7 +261,7 @@ class ResourceClaims:
         return found
 
     def _allocate(
-        self, api: accelerators.Api, consumer: str, asked: Sequence[_Asked], call: Call
+        self, api: accelerators.KubeApi, consumer: str, asked: Sequence[_AskedRequest], call: Call
     ) -> _Row:
         parts = []
         for each in asked:
@@ -285,7 +285,7 @@ class ResourceClaims:
         return made
 
     def _programmed(
-        self, api: accelerators.Api, part: OfferedPart, asked: _Asked, call: Call
+        self, api: accelerators.KubeApi, part: OfferedPart, asked: _AskedRequest, call: Call
     ) -> dict[str, str]:
         """The group that asks for a device, whose part runs its program if a bind would not do.
 
@@ -294,7 +294,7 @@ class ResourceClaims:
         layout, program = slices.layout_of(part, asked.device), asked.program
         _check_program(part, asked, layout)
         if layout is not None:
-            program = claim_programs.Wanted("layout", layout)
+            program = claim_programs.WantedProgram("layout", layout)
         if program is None:
             return part.group()
         if part.mode in program_modes.FOR_ALL_HANDLES and not program.runs_on(part.runs):
@@ -304,7 +304,7 @@ class ResourceClaims:
         return part.group(part.total if layout else None) | program.group()
 
 
-def _check_program(part: OfferedPart, asked: _Asked, layout: str | None) -> None:
+def _check_program(part: OfferedPart, asked: _AskedRequest, layout: str | None) -> None:
     """Raise NotProgrammed if a device cannot be had with the program that its claim names."""
     program = asked.program
     if layout is None and not asked.device.rpartition("-")[2].isdecimal():
@@ -323,7 +323,7 @@ def _check_program(part: OfferedPart, asked: _Asked, layout: str | None) -> None
         )
 
 
-def _run(api: accelerators.Api, deployable: str, program: Wanted, call: Call) -> None:
+def _run(api: accelerators.KubeApi, deployable: str, program: WantedProgram, call: Call) -> None:
     """Have a whole deployable run a program, and wait for that."""
     path = f"/deployables/{deployable}/program"
     found = api.call("POST", path, program.operation())
@@ -346,13 +346,13 @@ def _pause(call: Call, otherwise: str) -> None:
     time.sleep(_PAUSE)
 
 
-def _standing(api: accelerators.Api, consumer: str) -> _Row | None:
+def _standing(api: accelerators.KubeApi, consumer: str) -> _Row | None:
     """The allocation that the claim has here already; None if it has none."""
     found = api.find(f"/allocations/{consumer}")
     return found if found is not None and found["state"] in LIVE else None
 
 
-def _await_active(api: accelerators.Api, allocation: _Row, call: Call) -> _Row:
+def _await_active(api: accelerators.KubeApi, allocation: _Row, call: Call) -> _Row:
     consumer = allocation["uuid"]
     found: _Row | None = allocation
     while found is not None and found["state"] != ACTIVE:
@@ -393,7 +393,7 @@ def _is_of(allocation: _Row, providers: Sequence[str]) -> bool:
     )
 
 
-def _given(number: int, asked: _Asked, allocation: _Row) -> Given:
+def _given(number: int, asked: _AskedRequest, allocation: _Row) -> Given:
     own = [each for each in allocation["accelerators"] if each["group"] == number]
     names = [each["attach_handle_info"].get("cdi_device") for each in own]
     if not names or None in names:
@@ -405,12 +405,12 @@ def _given(number: int, asked: _Asked, allocation: _Row) -> Given:
     return Given(asked=asked, cdi_devices=tuple(names), address=one)
 
 
-def _shown(asked: _Asked) -> Given:
+def _shown(asked: _AskedRequest) -> Given:
     """A device that a pod is told of, and does not get."""
     return Given(asked=asked, cdi_devices=(), address=None)
 
 
-def _refuse_held(known: inventory.NodeInventory, watched: Sequence[_Asked]) -> None:
+def _refuse_held(known: inventory.NodeInventory, watched: Sequence[_AskedRequest]) -> None:
     """Raise NotPrepared if a device to be watched is not Kubernetes', or a guest has some of it."""
     for each in watched:
         part = known.part(each.provider)

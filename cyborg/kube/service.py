@@ -33,7 +33,7 @@ class KubeletPlugin:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         """:raises errors.Misconfigured: an option makes no sense"""
         self._conf = conf
-        self._api = accelerators.Api(conf)
+        self._api = accelerators.KubeApi(conf)
         cluster = Cluster(conf)
         self._publisher = Publisher(cluster, node_name(conf))
         self._leases = Leases(conf, self._api, cluster)

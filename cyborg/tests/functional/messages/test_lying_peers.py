@@ -174,10 +174,10 @@ CALLS = {
         unknown={},
     ),
     "Cyborg for Kubernetes": Asked(
-        lambda conf: list(accelerators.Api(conf).rows("devices")), {"devices": [{"uuid": UUID}]}
+        lambda conf: list(accelerators.KubeApi(conf).rows("devices")), {"devices": [{"uuid": UUID}]}
     ),
     "an allocation for Kubernetes": Asked(
-        lambda conf: accelerators.Api(conf).find("/allocations/x"),
+        lambda conf: accelerators.KubeApi(conf).find("/allocations/x"),
         {"uuid": UUID},
         believes=frozenset({"is an object"}),
     ),

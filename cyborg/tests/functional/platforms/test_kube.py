@@ -225,16 +225,16 @@ def test_an_allocation_is_another_after_the_claim_got_other_devices(
     assert len(tainted.site.held()) == 3
 
     # One that is not claimed yet does not say of which providers it is.
-    real = accelerators.Api.find
+    real = accelerators.KubeApi.find
 
-    def find(self: accelerators.Api, path: str) -> Any:
+    def find(self: accelerators.KubeApi, path: str) -> Any:
         found = real(self, path)
-        monkeypatch.setattr(accelerators.Api, "find", real)
+        monkeypatch.setattr(accelerators.KubeApi, "find", real)
         assert found is not None
         rows = [each | {"device_rp_uuid": None} for each in found["accelerators"]]
         return found | {"state": "Claiming", "accelerators": rows}
 
-    monkeypatch.setattr(accelerators.Api, "find", find)
+    monkeypatch.setattr(accelerators.KubeApi, "find", find)
     tainted.cluster.claim(f"fpga-{uuid.uuid4()}-0", uid=claim[2])
     assert "had other devices" in plugin.prepare(claim)[claim[2]].error
     assert tainted.allocation(claim[2]) is None
@@ -281,7 +281,7 @@ def test_nobody_else_can_tell_which_consumer_a_claim_is_or_free_it(tainted: Node
     assert tainted.consumer(claim[2]) not in guesses
     # The kubelet of another node asks by what it remembers, long after the claim has gone.
     there: Any = types.SimpleNamespace(kube=conf.kube, host="host-2")
-    elsewhere = resource_claims.ResourceClaims(there, accelerators.Api(conf), Cluster(conf))
+    elsewhere = resource_claims.ResourceClaims(there, accelerators.KubeApi(conf), Cluster(conf))
     elsewhere.unprepare(claim[2], call_for(5))
     assert tainted.allocation(claim[2])["state"] == "Active"
 
@@ -311,7 +311,7 @@ def test_a_call_has_one_deadline(tainted: Node) -> None:
     tainted.start()
     namespace, name, uid = tainted.cluster.claim(tainted.devices()[0])
     conf = tainted.site.conf
-    own = resource_claims.ResourceClaims(conf, accelerators.Api(conf), Cluster(conf))
+    own = resource_claims.ResourceClaims(conf, accelerators.KubeApi(conf), Cluster(conf))
     for call, why in (
         (call_for(5, is_heard=False), "does not wait"),
         (call_for(-1), "cannot be reached|in time"),
@@ -362,7 +362,7 @@ def test_a_lease_that_ended_while_nobody_looked_is_an_error(
     status = tainted.cluster.claims[lost[:2]]["status"]
     status["reservedFor"] = [{"resource": "pods", "name": "a", "uid": "b"}]
     conf = tainted.site.conf
-    found = leases.Leases(conf, accelerators.Api(conf), Cluster(conf))
+    found = leases.Leases(conf, accelerators.KubeApi(conf), Cluster(conf))
     for _ in range(3):
         found.renew()
     errors = [each.getMessage() for each in ours_of(caplog) if each.levelname == "ERROR"]
