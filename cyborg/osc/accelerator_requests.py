@@ -12,7 +12,7 @@ class List(command.Lister):
     """List accelerator requests (ARQs) of the project."""
 
     collection = "accelerator_requests"
-    short = ("uuid", "state", "device_profile_name", "instance_uuid", "attach_handle_info")
+    short = ("uuid", "state", "device_profile_name", "attach_handle_info", "instance_uuid")
 
 
 class Show(command.Show):

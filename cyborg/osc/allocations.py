@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from osc_lib import exceptions
 
@@ -15,6 +15,8 @@ from cyborg.osc.api import Api, Row
 #: How an argument may name a consumer.
 _WHO = "Uuid, or name if no other consumer has it"
 _PLACING = "pack: fill hosts in use first; spread: the least used"
+#: What a dry run without room says.
+_IMPOSSIBLE = "Impossible"
 #: Keys of ``--part``, beside those of a request group, and the fields of the request.
 _PART = {
     "profile": "device_profile_name",
@@ -28,7 +30,12 @@ class List(command.Lister):
     """List the allocations of consumers that are no servers."""
 
     collection = "allocations"
-    short = ("uuid", "consumer", "state", "hosts", "lease_ends_at")
+    short = ("name", "type", "state", "hosts", "lease_ends_at", "uuid")
+
+    def rows(self, parsed: argparse.Namespace) -> Iterator[Row]:
+        """The rows, with what people call a consumer in columns of their own."""
+        for row in super().rows(parsed):
+            yield row | {key: row["consumer"][key] for key in ("name", "type")}
 
 
 class _Shown(command.ShowOne):
@@ -64,7 +71,12 @@ class Show(_Shown):
 
 
 class Create(_Shown):
-    """Allocate all that a consumer needs, or nothing."""
+    """Allocate all that a consumer needs, or nothing.
+
+    Without --consumer each call is for a new consumer.
+    """
+
+    _has_no_room = False
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add what is needed, for whom and where."""
@@ -88,9 +100,16 @@ class Create(_Shown):
             metavar="<seconds>",
             help="Release it after so many seconds unless it is renewed",
         )
-        parser.add_argument(
-            "--dry-run", action="store_true", default=None, help="Only say whether there is room"
-        )
+        either = parser.add_mutually_exclusive_group()
+        text = "Only say whether there is room; exit status 1 if there is none"
+        either.add_argument("--dry-run", action="store_true", default=None, help=text)
+        text = "Wait until it is ready, and say how far it is"
+        either.add_argument("--wait", action="store_true", help=text)
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Run the command; a dry run that finds no room fails."""
+        status = super().run(parsed_args)
+        return status or int(self._has_no_room)
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Allocate it."""
@@ -107,7 +126,11 @@ class Create(_Shown):
             **_needs(self.api, parsed_args),
             **_given(parsed_args, "hosts", "placing", "lease_seconds", "dry_run"),
         }
-        return self.shown(self.api.call("POST", "/allocations", body=body), parsed_args)
+        allocation: Row = self.api.call("POST", "/allocations", body=body)
+        self._has_no_room = allocation["state"] == _IMPOSSIBLE
+        if parsed_args.wait:
+            allocation = containers.ready(self.api, allocation)
+        return self.shown(allocation, parsed_args)
 
 
 def _add_needs(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,8 @@ TABLE: Mapping[str, Any] = json.loads(
 #: The oldest microversion, which a server that does not say has, and the newest one known here.
 OLDEST, NEWEST = TABLE["oldest"], TABLE["newest"]
 
+#: The most objects that an error names.
+_NAMED_MAX = 10
 #: Seconds between two looks at what is waited for.
 _POLL = 1
 
@@ -115,10 +117,16 @@ class Api:
         if is_uuid(text):
             found: Row = self.call("GET", f"/{collection}/{text}")
             return found
+        named = self._named(collection, text)
+        if named is None:
+            raise exceptions.CommandError(
+                f"No {kind} is called '{text}'; `{kind} list` shows them."
+            )
+        return named
+
+    def _named(self, collection: str, text: str) -> Row | None:
         self.need()
-        for row in self.list(collection, {"name": text}):
-            return row
-        raise exceptions.CommandError(f"No {kind} has the uuid or the name '{text}'.")
+        return next(self.list(collection, {"name": text}), None)
 
     def deployable_uuid(self, text: str) -> str:
         """The uuid of the deployable of this uuid or name.
@@ -132,7 +140,15 @@ class Api:
 
         :raises CommandError: there is none
         """
-        return text if is_uuid(text) else str(self.deployable(text)["device_uuid"])
+        if is_uuid(text):
+            return text
+        found = self._named("deployables", text)
+        if found is None:
+            raise exceptions.CommandError(
+                f"No device is called '{text}'; give its uuid, or the name of one of its "
+                "deployables. `device list` and `deployable list` show them."
+            )
+        return str(found["device_uuid"])
 
     def provider_uuid(self, text: str) -> str:
         """The resource provider of this uuid, or that of the deployable of this name.
@@ -157,11 +173,18 @@ class Api:
         self.need()
         if is_uuid(text):
             return text
-        found = list(self.list("allocations", {"consumer_name": text, "limit": 2}))
+        query = {"consumer_name": text, "limit": _NAMED_MAX}
+        found = [row["uuid"] for row in self.list("allocations", query)]
         if len(found) == 1:
-            return str(found[0]["uuid"])
-        many = "Several allocations are" if found else "No allocation is"
-        raise exceptions.CommandError(f"{many} of a consumer with the uuid or the name '{text}'.")
+            return str(found[0])
+        if not found:
+            raise exceptions.CommandError(
+                f"No consumer with an allocation is called '{text}'; `allocation list` shows them."
+            )
+        raise exceptions.CommandError(
+            f"Several consumers are called '{text}'; name one by its uuid: "
+            f"{', '.join(found[:_NAMED_MAX])}."
+        )
 
     def server_uuid(self, text: str) -> str:
         """The server of this uuid or name, which Nova is asked for."""

@@ -13,4 +13,12 @@ class List(command.Lister):
     """
 
     collection = "attach_handles"
-    short = ("uuid", "hostname", "attach_handle_info", "state", "instance_uuid", "state_reason")
+    short = (
+        "hostname",
+        "attach_handle_info",
+        "resource_class",
+        "state",
+        "state_reason",
+        "instance_uuid",
+        "uuid",
+    )

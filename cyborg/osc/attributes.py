@@ -12,7 +12,7 @@ class List(command.Lister):
     """List attributes."""
 
     collection = "attributes"
-    short = ("uuid", "deployable_id", "key", "value")
+    short = ("key", "value", "uuid", "deployable_uuid")
 
 
 class Create(command.ShowOne):

@@ -162,7 +162,8 @@ class _Fitted(command.Lister):
     ) -> int:
         """Write the list."""
         if parsed_args.formatter == "table":
-            self.formatter = fitting.Fitted(self.formatter)
+            chosen = parsed_args.columns or getattr(parsed_args, "long", False)
+            self.formatter = fitting.Fitted(self.formatter, may_drop=not chosen)
         return int(super().produce_output(parsed_args, column_names, data))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from osc_lib import exceptions
 
 from cyborg.common import allocation_states as states
-from cyborg.osc import command
+from cyborg.osc import command, waiting
 from cyborg.osc.api import Api, Row
 
 #: The states of one that will be ready, or will fail.
@@ -39,18 +39,31 @@ def text(api: Api, allocation: Row, parsed: argparse.Namespace) -> str:
 
     :raises CommandError: they cannot be had, or a container cannot have them
     """
-    looks = itertools.chain([allocation], api.looks(f"/allocations/{allocation['uuid']}"))
-    allocation = next(each for each in looks if each["state"] not in _UNDERWAY)
-    if allocation["state"] != states.ACTIVE:
-        told = command.printable(allocation["state_reason"] or "nothing can be used of it")
-        raise exceptions.CommandError(
-            f"Allocation {allocation['uuid']} is {allocation['state']}: {told}"
-        )
+    allocation = ready(api, allocation)
     host = _host(allocation, parsed.on)
     own = [each for each in allocation["accelerators"] if each["hostname"] == host]
     if parsed.text_for == "cdi":
         return "\n".join(_names(host, own))
     return "\n".join(_environment(allocation["uuid"], host, own))
+
+
+def ready(api: Api, allocation: Row) -> Row:
+    """The allocation once it is active; meanwhile its states are written to stderr.
+
+    :raises CommandError: it will not be
+    """
+    uuid = allocation["uuid"]
+    allocation = waiting.for_end(
+        itertools.chain([allocation], api.looks(f"/allocations/{uuid}")),
+        lambda row: row["state"] not in _UNDERWAY,
+        lambda row: [f"Allocation {uuid} is {row['state']}"],
+        f"Allocation {uuid} goes on; `allocation show {uuid}` shows it, and "
+        f"`allocation delete {uuid}` gives it back.",
+    )
+    if allocation["state"] != states.ACTIVE:
+        told = command.printable(allocation["state_reason"] or "nothing can be used of it")
+        raise exceptions.CommandError(f"Allocation {uuid} is {allocation['state']}: {told}")
+    return allocation
 
 
 def _host(allocation: Row, named: str | None) -> str:

@@ -18,7 +18,7 @@ class List(command.Lister):
     """List deployables."""
 
     collection = "deployables"
-    short = ("uuid", "name", "device_id", "driver_name", "num_accelerators")
+    short = ("name", "num_accelerators", "driver_name", "uuid")
 
 
 class Show(command.ShowOne):

@@ -18,7 +18,7 @@ class List(command.Lister):
     """List device profiles."""
 
     collection = "device_profiles"
-    short = ("uuid", "name", "groups", "description", "fits")
+    short = ("name", "groups", "description", "fits", "uuid")
 
 
 class Show(command.ShowOne):

@@ -16,7 +16,7 @@ class List(command.Lister):
     """List devices."""
 
     collection = "devices"
-    short = ("uuid", "type", "vendor", "hostname", "address", "status", "health")
+    short = ("hostname", "address", "type", "vendor", "status", "health", "uuid")
 
 
 class Show(command.Show):

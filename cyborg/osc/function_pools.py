@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -121,6 +122,8 @@ class Miss(command.Table):
         profile, function = parsed_args.device_profile, parsed_args.function_id
         body = {"device_profile_name": profile} if profile else {"function_id": function}
         found = self.api.call("POST", "/function_misses", body=body)["function_pools"]
+        if not found:
+            sys.stderr.write("No function pool counts this.\n")
         return command.table(("uuid", "name"), found)
 
 

@@ -15,7 +15,15 @@ class List(command.Lister):
     """
 
     collection = "history"
-    short = ("started_at", "ended_at", "kind", "hostname", "instance_uuid", "reason")
+    short = (
+        "started_at",
+        "ended_at",
+        "kind",
+        "hostname",
+        "resource_class",
+        "reason",
+        "instance_uuid",
+    )
 
 
 class Usages(command.Table):

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import urllib.parse
 from typing import Any, ClassVar
 
 from cliff import columns as cliff_columns
 
-from cyborg.osc import command
+from cyborg.osc import command, waiting
 from cyborg.osc.api import Api, Row
 
 
@@ -78,16 +77,16 @@ class Untaint(_Host):
 
 def _empty(api: Api, path: str) -> Row:
     """The host when nobody uses or programs it; each change is written to stderr."""
-    told = None
-    for host in api.looks(path):
-        left = _left(host)
-        if not (left and host["drained"]):
-            break
-        if left != told:
-            told = left
-            sys.stderr.write(f"{left} {host['name']}\n")
-            sys.stderr.flush()
-    return host
+    def left(host: Row) -> list[str]:
+        still = _left(host)
+        return [f"{still} {host['name']}"] if still and host["drained"] else []
+
+    return waiting.for_end(
+        api.looks(path),
+        lambda host: not left(host),
+        left,
+        "The host stays drained; `host show` says who still uses it, `host undrain` ends it.",
+    )
 
 
 def _left(host: Row) -> str:
@@ -110,7 +109,7 @@ class _Operations(cliff_columns.FormattableColumn[list[dict[str, Any]]]):
 class _Users(cliff_columns.FormattableColumn[list[dict[str, Any]]]):
     def human_readable(self) -> str:
         return "\n".join(
-            f"server {user['instance_uuid']} of project {user['project_id']}:\n"
+            f"{user['instance_uuid']} of project {user['project_id']}:\n"
             f"  {user['arq_uuid']} is {user['state']}"
             for user in self._value
         )

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from cliff import columns as cliff_columns
 from osc_lib import exceptions
 
-from cyborg.osc import command
+from cyborg.osc import command, waiting
 from cyborg.osc.api import Api, Row
 
 
@@ -17,7 +16,7 @@ class List(command.Lister):
     """List the operations that program deployables."""
 
     collection = "operations"
-    short = ("uuid", "state", "deployable_uuid", "created_at", "error")
+    short = ("uuid", "state", "created_at", "error", "deployable_uuid")
 
 
 class Show(command.ShowOne):
@@ -68,14 +67,12 @@ def wait(api: Api, uuid: str) -> Row:
 
     :raises CommandError: it failed
     """
-    printed = 0
-    for operation in api.looks(f"/operations/{uuid}"):
-        for event in operation["history"][printed:]:
-            sys.stderr.write(f"{event['at'][11:19]} {event['text']}\n")
-        sys.stderr.flush()
-        printed = len(operation["history"])
-        if operation["ended_at"] is not None:
-            break
+    operation = waiting.for_end(
+        api.looks(f"/operations/{uuid}"),
+        lambda row: row["ended_at"] is not None,
+        lambda row: [f"{event['at'][11:19]} {event['text']}" for event in row["history"]],
+        f"Operation {uuid} goes on; `operation show {uuid} --wait` waits for it again.",
+    )
     if operation["error"] is not None:
         raise exceptions.CommandError(f"Operation {uuid} failed: {operation['error']}")
     return operation

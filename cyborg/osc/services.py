@@ -15,7 +15,7 @@ class List(command.Lister):
     """List agents and conductors."""
 
     collection = "services"
-    short = ("uuid", "binary", "host", "state", "last_seen")
+    short = ("host", "binary", "state", "last_seen", "uuid")
 
 
 class Delete(removals.Removal):

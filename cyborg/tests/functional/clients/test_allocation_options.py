@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import uuid
 from typing import Any
 
 import pytest
+from osc_lib import exceptions
 
 from cyborg.osc import command, containers
 from cyborg.tests.openstack_command import OpenStack
@@ -58,7 +60,7 @@ def test_each_way_to_ask(ready: OpenStack, words: str, number: int) -> None:
         ("--part profile=one --count 2", "Say count= and provider= in each --part."),
         ("--part profile=one,size=2", "--part: size=2 is none of profile=, count=, hosts=, "),
         ("--part profile=one,count=x", "--part: count=x is none of "),
-        ("one --provider nowhere", "No deployable has the uuid or the name 'nowhere'."),
+        ("one --provider nowhere", "No deployable is called 'nowhere'; `deployable list` shows"),
         ("one --nqn x", "must be an NVMe qualified name"),
         ("one --count 0", "HTTP 400"),
     ],
@@ -94,6 +96,26 @@ def test_text_for_a_container(ready: OpenStack) -> None:
     assert env.startswith("CYBORG_ALLOCATION=")
     told = ready.refused("allocation", "create", "one", "--dry-run", "--env")
     assert "is Possible: nothing can be used of it" in told
+
+
+def test_several_consumers_of_a_name(ready: OpenStack) -> None:
+    made = [ready("allocation", "create", "one", "--name", "twin")["uuid"] for _ in range(2)]
+    told = ready.refused("allocation", "delete", "twin")
+    assert all(uuid in told for uuid in made)
+
+
+def test_the_wait_for_an_allocation(ready: OpenStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = ready.run("allocation", "create", "one", "--wait", "-f", "json")
+    made = json.loads(answer.out)
+    assert (made["state"], answer.err) == ("Active", f"Allocation {made['uuid']} is Active\n")
+
+    def interrupted(_api: Any, _path: str) -> Any:
+        yield allocation("Binding")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(containers.Api, "looks", interrupted)
+    with pytest.raises(exceptions.CommandError, match="goes on; `allocation show"):
+        containers.ready(containers.Api.__new__(containers.Api), allocation("Binding"))
 
 
 class _Answering:

@@ -79,7 +79,7 @@ def test_a_host_is_drained(
     assert (drained["drained"], drained["drain_reason"]) == (True, "A new fan.")
     assert drained["in_use"] == 1
     table = osc.run("host", "show", "host-1").out
-    assert f"server {SERVER} of project" in table
+    assert f"{SERVER} of project" in table
     released = threading.Timer(1.2, release.delete_arqs, [ctx, arqs])
     released.start()
 

@@ -121,4 +121,4 @@ def test_a_pool_and_its_misses(site: Site, osc: OpenStack, rack: Callable[[str],
     assert rows(osc("function", "pool", "list", "--function-id", "aes-128"), "name") == [("other",)]
     osc.do("function", "pool", "delete", "other")
     assert osc("function", "pool", "list") == []
-    assert "No function pool has" in osc.refused("function", "pool", "show", "other")
+    assert "No function pool is called 'other'" in osc.refused("function", "pool", "show", "other")

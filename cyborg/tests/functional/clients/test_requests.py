@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from oslo_config import cfg
 
@@ -67,13 +69,15 @@ def test_an_allocation(site: Site, osc: OpenStack) -> None:
     renewed = osc("allocation", "renew", made["uuid"], "--lease", "120")
     assert renewed["lease_seconds"] == 120
     assert osc("allocation", "renew", made["uuid"])["lease_seconds"] == 120
-    asked = osc("allocation", "create", "nine", "--consumer", UNKNOWN, "--dry-run")
+    dry = osc.run("allocation", "create", "nine", "--consumer", UNKNOWN, "--dry-run", "-f", "json")
+    assert dry.code == 1
+    asked = json.loads(dry.out)
     assert (asked["uuid"], asked["state"]) == (UNKNOWN, "Impossible")
     assert "the most that is free of one is 1" in osc.refused("allocation", "create", "nine")
     assert osc("allocation", "show", made["uuid"])["consumer"]["name"] == "j"
     assert osc("allocation", "show", "j") == osc("allocation", "show", made["uuid"])
     assert osc("allocation", "renew", "j")["uuid"] == made["uuid"]
-    assert "No allocation is of" in osc.refused("allocation", "show", "k")
+    assert "No consumer with an allocation is called 'k'" in osc.refused("allocation", "show", "k")
     osc.do("allocation", "delete", "j")
     assert "not found" in osc.refused("allocation", "show", made["uuid"])
 
