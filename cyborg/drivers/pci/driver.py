@@ -289,13 +289,8 @@ class PciDriver:
     def described(self, function: Function, functions: Snapshot) -> base.Device:
         """The function's device by its ids alone, with nothing that could be given out."""
         product = self._named_product(function, functions) or functions.product(function)
-        return devices.device_of(
-            function,
-            self._kind(function, functions),
-            (),
-            place=self._place(function),
-            product=product,
-        )
+        kind, place = self._kind(function, functions), self._place(function)
+        return devices.device_of(function, kind, (), place=place, product=product)
 
     def spec(self, function: Function, functions: Snapshot) -> device_spec.Spec | None:
         """The object of the operator's list for a function, or for its card, or None."""
