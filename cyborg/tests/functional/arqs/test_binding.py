@@ -191,11 +191,11 @@ def test_a_device_disabled_after_the_request_still_serves_it(
 
 
 @pytest.mark.parametrize(
-    ("later", "why"),
+    ("later", "public", "private"),
     [
-        (None, "is gone from its host."),
-        ({"resource_class": "CUSTOM_B"}, "changed: it offers CUSTOM_B, not FPGA."),
-        ({"unhealthy": "It is hot"}, "is unhealthy: It is hot."),
+        (None, "is gone from its host.", None),
+        ({"resource_class": "CUSTOM_B"}, "changed.", "changed: it offers CUSTOM_B, not FPGA."),
+        ({"unhealthy": "It is hot"}, "is unhealthy.", "is unhealthy: It is hot."),
     ],
     ids=["gone", "class", "unhealthy"],
 )
@@ -204,7 +204,8 @@ def test_what_changes_before_the_bind_fails_it(
     conf: cfg.ConfigOpts,
     sink: NovaSink,
     later: dict[str, Any] | None,
-    why: str,
+    public: str,
+    private: str | None,
 ) -> None:
     hosts.apply(hosts.card(program_mode="dynamic"))
     uuids = boots.arqs(ctx)
@@ -213,7 +214,8 @@ def test_what_changes_before_the_bind_fails_it(
     engine.drain(conf)
     (arq,) = service.list_arqs(ctx)
     assert (arq.state, arq.handle_uuid) == (models.BIND_FAILED, None)
-    assert (arq.private_reason or arq.state_reason) == f"Provider {boots.RP} {why}"
+    assert arq.state_reason == f"Provider {boots.RP} {public}"
+    assert arq.private_reason == (private and f"Provider {boots.RP} {private}")
     assert sink.events == {uuids[0]: "failed"}
 
 

@@ -178,6 +178,21 @@ def test_false_signatures(
     assert steps.done == ([] if is_report else ["prepare"])
 
 
+def test_an_order_for_another_host_or_another_method(
+    conf: cfg.ConfigOpts, ours: deployment_signer.DeploymentSigner, steps: signed.Steps
+) -> None:
+    for other in (
+        dataclasses.replace(told(), host="host-2"),
+        dataclasses.replace(told(), method="program"),
+        dataclasses.replace(told(), body={**order(), "wait": 1}),
+    ):
+        signature = ours.sign(other)
+        assert signature is not None
+        answer = signed.ask(conf, "host_step", order(), signature.to_wire(), host=HOST)
+        assert "not that of this message" in answer["running"]
+    assert steps.done == []
+
+
 def test_a_message_is_taken_once(
     conf: cfg.ConfigOpts,
     own: host_signer.HostSigner,
@@ -562,6 +577,26 @@ def test_drafts_of_keys_that_are_left_over_are_removed(
     os.utime(old, (0, 0))
     host_signer.HostSigner(conf).public()
     assert sorted(path.name for path in folder.iterdir()) == ["host.pem", new.name]
+
+
+def test_answers_that_are_not_those_of_the_host(
+    conf: cfg.ConfigOpts, own: host_signer.HostSigner, steps: signed.Steps
+) -> None:
+    rpc.report(conf, hosts.report(hosts.card("a")))
+    host_keys.enrol("host-2", signed.new_key(pathlib.Path(conf.state_path, "other.pem")))
+    done = {"function": None, "verified_by": "none", "report_counter": 1}
+    earlier = own.sign(signing.answer_to(told(), None, {}))
+    assert earlier is not None
+    for false in (done, done | {"signature": earlier.to_wire()}, done | {"signature": "true"}):
+        # No agent of that host is there.
+        with signed.answering(conf, "host-2", false):
+            before = refusals()
+            with pytest.raises(rpc.HostUnreachable, match="the answer of the agent of host host-2"):
+                rpc.run_host_step(conf, "host-2", full_payloads.step(), PATIENCE)
+            with pytest.raises(rpc.HostUnreachable, match="is refused"):
+                rpc.run_program(conf, "host-2", full_payloads.program_step(), PATIENCE)
+            assert refusals() == before + 2
+    assert steps.done == []
 
 
 @pytest.mark.services
