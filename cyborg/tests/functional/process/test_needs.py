@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import pkgutil
 import subprocess
 import sys
 from importlib import metadata
@@ -16,8 +17,8 @@ from oslo_config import cfg
 from oslo_log import log
 from oslo_messaging._tracing import client as tracing
 
+from cyborg import cmd, notifications
 from cyborg import conf as cyborg_conf
-from cyborg import notifications
 from cyborg.common import errors, needs
 from cyborg.tests import one_service, ports
 from cyborg.tests.servers import REPOSITORY
@@ -149,6 +150,20 @@ def test_every_extra_that_a_sentence_names_is_there() -> None:
             assert f"{extra} =\n" in (REPOSITORY / "setup.cfg").read_text()
             assert extra in container
     assert {"mysql", "postgresql"} <= extras
+
+
+def test_no_command_imports_what_only_options_need() -> None:
+    """Anew: the forks below have imported everything before a module is hidden."""
+    # Signatures of messages need it, whatever the options are.
+    hidden = {row[2] for row in needs.NEEDS} - {"cryptography"}
+    commands = [each.name for each in pkgutil.iter_modules(cmd.__path__, f"{cmd.__name__}.")]
+    assert {"cyborg.cmd.agent", "cyborg.cmd.api", "cyborg.cmd.conductor"} <= set(commands)
+    code = (
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({hidden}))\n"
+        f"for each in {commands}: importlib.import_module(each)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def gate(
         try:
             return main(), capsys.readouterr().out
         except SystemExit as ended:
-            return 1, str(ended.code)
+            return int(bool(ended.code)), str(ended.code)
 
     return run
 
