@@ -135,6 +135,8 @@ class WholeCardContract(SimulatedDriverContract):
 
     #: Card, type, class and first traits of that device, which no release may change.
     always: tuple[str, str, str, tuple[str, ...]]
+    #: How many of its functions a guest is given.
+    given = 1
 
     def test_a_whole_card_is_as_it_always_was(self, simulated, devices):
         card, kind, resource_class, traits = self.always
@@ -145,6 +147,7 @@ class WholeCardContract(SimulatedDriverContract):
         assert (devices[0].type, part.resource_class) == (kind, resource_class)
         assert part.traits[: len(traits)] == traits
         assert pci.join(part.attach_handles[0].attach_info) == address
+        assert len(part.attach_handles) == self.given
 
 
 def _addresses() -> set[str]:

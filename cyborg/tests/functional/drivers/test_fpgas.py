@@ -150,6 +150,7 @@ class TestXilinx(contract.WholeCardContract):
     recorded = "xilinx"
 
     always = ("u250", "FPGA", "FPGA", ("CUSTOM_FPGA_XILINX", "CUSTOM_FPGA_PRODUCT_ID_5004"))
+    given = 2
 
     def test_a_card_is_given_with_both_its_functions(self, simulated, devices):
         address = simulated.card("u250")

@@ -121,13 +121,12 @@ def test_what_began_in_time_goes_on_when_a_service_vouches_for_it(
 def test_without_a_valid_token_nothing_is_done(scene: Scene, personas: Personas) -> None:
     revoked = personas.new_token("admin")
     personas.revoke(revoked)
-    came = {what: asks.send(scene, None, request).outcome for what, request in REQUESTS.items()}
-    assert came == dict.fromkeys(REQUESTS, "401")
-    # A wrong token is as none.
-    for what in ("arq:get_all", "arq:create", "service:delete"):
-        for token in ("gibberish", revoked):
-            headers = {"X-Auth-Token": token}
-            assert asks.send(scene, None, REQUESTS[what], headers=headers).outcome == "401"
+    for headers in ({}, {"X-Auth-Token": "gibberish"}, {"X-Auth-Token": revoked}):
+        came = {
+            what: asks.send(scene, None, request, headers=headers).outcome
+            for what, request in REQUESTS.items()
+        }
+        assert came == dict.fromkeys(REQUESTS, "401")
 
 
 def test_identity_is_what_keystone_says_not_what_headers_say(

@@ -154,7 +154,8 @@ def test_what_placement_gives_out_later_is_not_programmed(glance_line, dynamic) 
 
 def test_only_a_bitstream_for_this_hardware_is_written(dynamic: Card) -> None:
     missing = models.new_uuid()
-    others = {"vendor": "0x8086", "board": "PAC_N3000", "region_id": "9926ab6d6c925a68aabca7d8"}
+    region = "9926ab6d6c925a68aabca7d84c545738"
+    others = {"vendor": "0x8086", "board": "PAC_N3000", "region_id": region}
     images = {f"accel:{k}": dynamic.image(AES, **{f"accel_{k}": v}) for k, v in others.items()}
     for word, image in (*images.items(), (missing, missing)):
         operation = dynamic.programmed(image_uuid=image)

@@ -126,20 +126,22 @@ def found(**drivers: base.Driver) -> discovery.Findings:
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("first", "second", "shared"),
     [
-        (device(A, A), device(B, A)),
-        (device(LETTERS, LETTERS), device(B, LETTERS.upper())),
-        (device(LETTERS, LETTERS), device(LETTERS.upper(), LETTERS.upper())),
-        (device(A, A, kind="MDEV"), device(B, A)),
+        (device(A, A), device(B, A), A),
+        (device(LETTERS, LETTERS), device(B, LETTERS.upper()), LETTERS),
+        (device(LETTERS, LETTERS), device(LETTERS.upper(), LETTERS.upper()), LETTERS),
+        (device(A, A, kind="MDEV"), device(B, A), A),
     ],
     ids=["another control path", "in capitals", "all in capitals", "a part of it"],
 )
-def test_a_function_is_given_out_by_one_driver_only(first, second):
+def test_a_function_is_given_out_by_one_driver_only(first, second, shared):
     findings = found(first=Reporter(first), second=Reporter(second))
 
     assert findings.devices["second"] == ()
-    assert findings.errors["second"].startswith("Driver first reports PCI ")
+    error = findings.errors["second"]
+    assert error.startswith("Driver first reports PCI ")
+    assert shared in error
 
 
 def test_simulated_handles_are_no_functions():
