@@ -20,17 +20,22 @@ _LOADED = [f"cyborg.cmd.{name}" for name in ("agent", "api", "conductor", "statu
 def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """What came of a command such as ``cyborg-status``."""
     context = multiprocessing.get_context("forkserver")
+    # The first preload in a worker wins, this one or another's. A fork has the environment of that
+    # time: monkeypatch.setenv does not reach it.
     context.set_forkserver_preload([__name__, *_LOADED])
     with tempfile.TemporaryDirectory() as name:
         files = [pathlib.Path(name, each) for each in ("out", "err")]
         for file in files:
             file.touch()
-        process = context.Process(target=_main, args=(program, arguments, files))
+        process = context.Process(target=_main, args=(program, arguments, files), daemon=True)
         process.start()
         process.join(TIMEOUT)
+        code = process.exitcode
+        process.kill()
+        process.join()
         out, err = (file.read_text() for file in files)
-    assert process.exitcode is not None, f"{program} did not end: {err}"
-    return subprocess.CompletedProcess([program, *arguments], process.exitcode, out, err)
+    assert code is not None, f"{program} did not end: {err}"
+    return subprocess.CompletedProcess([program, *arguments], code, out, err)
 
 
 def _main(program: str, arguments: list[str], files: list[pathlib.Path]) -> None:

@@ -70,6 +70,7 @@ class Service:
 
     def start(self, **options: str) -> None:
         self.write(**options)
+        self._log.write_text("")
         files = [f"--config-file={file}" for file in (*self._before, self._file)]
         self._process = Forked(self._name, *files, log=self._log)
 

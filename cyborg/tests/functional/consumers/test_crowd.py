@@ -20,7 +20,7 @@ from cyborg.tests.service import PATIENCE, Site, until
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 2
+ROUNDS = 6
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def is_active(site: Site, consumer: str) -> bool:
 
 @pytest.mark.every_database
 def test_as_many_consumers_as_handles_are_all_served(crowded: Site) -> None:
-    """A round begins while the handles of the one before are being cleaned."""
+    """A round begins when the handles of the one before are clean."""
     for _ in range(ROUNDS):
         bodies = [wish() for _ in range(8)]
         with futures.ThreadPoolExecutor(len(bodies)) as pool:

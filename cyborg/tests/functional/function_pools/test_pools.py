@@ -191,6 +191,7 @@ def test_a_pool_takes_what_others_can_do_without_and_nothing_else(cloud: Fpgas) 
     assert len([name for name in cloud.settle().values() if name == ZIP]) == 3
 
 
+@pytest.mark.every_database
 def test_two_pools_do_not_both_count_on_one_surplus(cloud: Fpgas) -> None:
     cloud.report(dict.fromkeys("abc", AES))
     cloud.pool("aes", free=3)

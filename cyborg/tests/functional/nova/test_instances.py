@@ -137,6 +137,7 @@ def errors_of(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(told)
 
 
+@pytest.mark.every_database
 def test_a_nova_that_knows_none_of_the_instances_releases_nothing(cloud, caplog) -> None:
     gone, other = cloud.boot(), cloud.boot()
     both = {gone: models.BOUND, other: models.BOUND}

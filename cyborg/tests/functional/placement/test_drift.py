@@ -232,7 +232,7 @@ def test_check_repairs_it(
     assert status.json("check", "--format", "json")[0] == 0
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4))
 def test_edits_at_random_while_consumers_come_and_go(rack: Site, seed: int) -> None:
     """A refusal is true by the database, or says what differs; and in the end all is right."""
     choice = random.Random(seed)

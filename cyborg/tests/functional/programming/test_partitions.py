@@ -41,7 +41,7 @@ pytestmark = [
     ),
 ]
 
-HISTORIES = int(os.environ.get("CYBORG_TEST_HISTORIES", "20"))
+HISTORIES = int(os.environ.get("CYBORG_TEST_HISTORIES", "30"))
 SEED = int(os.environ.get("CYBORG_TEST_SEED", "1"))
 
 
