@@ -161,7 +161,8 @@ def test_attributes(site: Site, osc: OpenStack) -> None:
         {name: made[name] for name in ("uuid", "deployable_id", "key", "value")}
         | {name: made[name] for name in ("deployable_uuid", "created_at", "updated_at")}
     ]
-    assert "No deployable is called" in osc.refused("device", "attribute", "create", "x", "rack", "12")
+    told = osc.refused("device", "attribute", "create", "x", "rack", "12")
+    assert "No deployable is called" in told
     assert osc("deployable", "show", NAME)["attributes"]["rack"] == "12"
     hosts.apply(hosts.device("a", hosts.deployable(NAME)), hosts.card("b"))
     made = osc("device", "attribute", "create", NAME, "room", "3", "--also", "host-1_b")
