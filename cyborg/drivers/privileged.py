@@ -27,11 +27,14 @@ from oslo_config import cfg
 from oslo_privsep import capabilities, priv_context
 
 from cyborg.conf import programming as programming_conf
-from cyborg.drivers import image_signatures, open_nodes, tool_process
+from cyborg.drivers import helper_channel, image_signatures, open_nodes, tool_process
 from cyborg.drivers.nvme import admin_commands
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+helper_channel.use()
 
 
 def _context(name: str, section: str, *needed: int) -> priv_context.PrivContext:
