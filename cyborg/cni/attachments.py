@@ -29,7 +29,7 @@ class Attachment:
     container: str
     ifname: str
     netns: str
-    #: What was at the path of the namespace, which may be used again for another one.
+    #: Device and inode of the namespace, since its path may be used again for another one.
     netns_identity: list[int] | None
     allocation: str
     #: The allocation was made for it, and goes with it.

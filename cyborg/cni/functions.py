@@ -94,7 +94,7 @@ def put_in(function: NicFunction, wanted: Settings, netns: str, name: str) -> in
 
 
 def differences(function: NicFunction, wanted: Settings, netns: str, name: str) -> list[str]:
-    """What is not as :func:`put_in` has left it."""
+    """Sentences on each fact that is not as :func:`put_in` has left it."""
     link = links.find(netns, name=name)
     if link is None:
         return [f"there is no interface {name}"]

@@ -44,7 +44,7 @@ def _device(host: str, path: str) -> base.Device:
     place = f"{_ROOT}{path}"
     driver = sysfs.link(f"{place}/driver") or "unknown"
     bus = sysfs.link(f"{place}/subsystem") or "unknown"
-    # What USB tells is told of the device; its interfaces have the drivers.
+    # USB describes the device; its interfaces have the drivers.
     usb = os.path.dirname(place) if bus == "usb" else place  # noqa: PTH120 - as sysfs.py
     compatible = (sysfs.optional(f"{place}/of_node/compatible") or "").partition("\0")[0]
     maker, _, part = compatible.partition(",")

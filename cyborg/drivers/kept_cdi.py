@@ -28,7 +28,7 @@ _ENDINGS = (".json", ".yaml", ".yml")
 _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})\.(\d{1,3})", re.ASCII)
 #: The files of handles in use, of which a folder may have thousands.
 _OURS = re.compile(r"\.?cyborg-[0-9a-f]{8}-")
-#: What vendors' tools have said when asked, kept as devices of a kind of its own.
+#: The kind of devices that hold the answers of vendors' tools.
 _SAID = "said.cyborg.openstack.org"
 
 

@@ -37,7 +37,7 @@ _NOT_HELD = (
 _FREE_OF = {False: _NOT_HELD, True: (*_NOT_HELD, ~_dirty_part())}
 #: A guest gets no device nodes of the host.
 _FOR_GUESTS = _HANDLES.c.attach_type != base.NODES
-#: The same by whether it is for a guest, too.
+#: The conditions of a free handle, by ``is_one`` and ``for_guest``.
 _FREE = {
     (is_one, for_guest): (*free, _FOR_GUESTS) if for_guest else free
     for is_one, free in _FREE_OF.items()
@@ -79,7 +79,7 @@ def lock(
 
 
 def of_containers(session: orm.Session, deployable_ids: Collection[int]) -> Collection[int]:
-    """Those of the deployables whose handles are device nodes, which no guest gets."""
+    """The deployables whose handles are device nodes, which no guest gets."""
     if not deployable_ids:
         return ()
     which, kind = _HANDLES.c.deployable_id, _HANDLES.c.attach_type

@@ -62,7 +62,7 @@ class Bindings:
         self._others = futures.ThreadPoolExecutor(1, thread_name_prefix="kube-ready")
         #: The claims that have devices of this node, by uid, as they were seen last.
         self._seen: dict[str, _Row] = {}
-        #: What was said last of the devices of each, by uid.
+        #: The last status of the devices of each claim, by its uid.
         self._applied: dict[str, Any] = {}
         #: The uids of those that are being programmed.
         self._busy: set[str] = set()
@@ -108,7 +108,7 @@ class Bindings:
         uid, results = claim["metadata"]["uid"], allocated(claim, self._driver, self._pool)
         if _waits(claim, results, self._driver) and uid not in self._busy:
             self._busy.add(uid)
-            # Who needs no program does not wait behind those who do.
+            # A claim without a program does not wait behind those with one.
             workers = self._workers if self._needs_program(claim) else self._others
             self._submit(workers, self._bind, claim)
 
@@ -264,7 +264,7 @@ def _with(entry: _Row, said: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _data(seen: NodeInventory, device: str, allocation: _Row) -> dict[str, Any]:
-    """What the status says of a device: how it is, what it is, and where its pod finds it."""
+    """The status of a device: its health, its model, and where its pod finds it."""
     provider = slices.provider_of(device)
     part = seen.part(provider or "")
     if part is None:
@@ -285,7 +285,7 @@ def _data(seen: NodeInventory, device: str, allocation: _Row) -> dict[str, Any]:
 
 
 def _told(claim: _Row, driver: str) -> list[_Row]:
-    """What the status of a claim says of the devices of a driver."""
+    """The part of a claim's status on the devices of a driver."""
     devices = claim["status"].get("devices") or ()
     return [each for each in devices if each["driver"] == driver]
 

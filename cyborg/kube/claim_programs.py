@@ -18,7 +18,7 @@ _KEYS = {
     "bitstream": groups.BITSTREAM_ID,
 }
 _LAYOUT = "layout"
-#: What :class:`cyborg.api` names each of them, where a whole deployable is programmed.
+#: The field of an operation for each of them, where a whole deployable is programmed.
 _OPERATION = {
     "function": "function_id",
     "functionName": "function_name",

@@ -42,7 +42,7 @@ def information(address: str) -> dict[str, str]:
 
 
 def present(names: Iterable[str]) -> list[str]:
-    """Those of the device nodes that are there, by their paths."""
+    """The device nodes that are there, by their paths."""
     return [str(_DEV / name) for name in names if (_DEV / name).exists()]
 
 
