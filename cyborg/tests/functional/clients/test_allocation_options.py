@@ -12,6 +12,7 @@ import pytest
 from osc_lib import exceptions
 
 from cyborg.osc import command, containers
+from cyborg.osc.api import Api
 from cyborg.tests.openstack_command import OpenStack
 from cyborg.tests.service import Site
 
@@ -113,9 +114,9 @@ def test_the_wait_for_an_allocation(ready: OpenStack, monkeypatch: pytest.Monkey
         yield allocation("Binding")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(containers.Api, "looks", interrupted)
+    monkeypatch.setattr(Api, "looks", interrupted)
     with pytest.raises(exceptions.CommandError, match="goes on; `allocation show"):
-        containers.ready(containers.Api.__new__(containers.Api), allocation("Binding"))
+        containers.ready(Api.__new__(Api), allocation("Binding"))
 
 
 class _Answering:
