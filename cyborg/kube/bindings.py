@@ -124,7 +124,12 @@ class Bindings:
         self._seen.pop(uid, None)
         self._applied.pop(uid, None)
         if uid in self._claims.early:
-            self._submit(self._workers, self._give_up, uid)
+            self._submit(self._workers, self._give_up_lost, uid)
+
+    def _give_up_lost(self, uid: str) -> None:
+        # It may have got devices anew before its turn came.
+        if uid not in self._seen:
+            self._give_up(uid)
 
     def _give_up(self, uid: str) -> None:
         try:

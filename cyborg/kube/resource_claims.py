@@ -193,8 +193,10 @@ class ResourceClaims:
 
         :raises CyborgError: that is not done
         """
-        if uid in self._early:
-            self.unprepare(uid, call)
+        with self._alone(uid, call.until):
+            # Its pod may have come while another call was about the claim.
+            if uid in self._early:
+                self._give_back(uid, call)
 
     def _bound(self, claim: _Row, asked: Sequence[_AskedRequest], call: Call) -> _Row:
         """The allocation that is Active for the devices of a claim."""
@@ -216,9 +218,12 @@ class ResourceClaims:
         :raises CyborgError: that is not done
         """
         with self._alone(uid, call.until):
-            self._api.until(call.until).delete(f"/allocations/{consumer_of(self._conf, uid)}")
-            self._metadata.remove(uid)
-            self._early.discard(uid)
+            self._give_back(uid, call)
+
+    def _give_back(self, uid: str, call: Call) -> None:
+        self._api.until(call.until).delete(f"/allocations/{consumer_of(self._conf, uid)}")
+        self._metadata.remove(uid)
+        self._early.discard(uid)
         LOG.info("Claim %s has nothing any more", uid)
 
     @contextlib.contextmanager

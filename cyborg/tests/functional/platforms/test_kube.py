@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 import uuid
@@ -28,7 +29,7 @@ from cyborg.kube.publisher import Publisher
 from cyborg.tests import kubelet
 from cyborg.tests.kube_node import NODE, VERSION, Node, ask_as
 from cyborg.tests.logs import ours_of
-from cyborg.tests.service import RP
+from cyborg.tests.service import RP, until
 
 KIND = "cyborg.openstack.org/accelerator"
 
@@ -322,6 +323,23 @@ def test_a_call_has_one_deadline(tainted: Node) -> None:
         own.unprepare(uid, call_for(-1))
     assert tainted.allocation(uid) is None
     own.unprepare(uid, call_for(5))
+
+
+def test_a_pod_that_comes_while_its_devices_are_given_up_keeps_them(tainted: Node) -> None:
+    tainted.start()
+    namespace, name, uid = tainted.cluster.claim(tainted.devices()[0])
+    conf = tainted.site.conf
+    own = resource_claims.ResourceClaims(conf, accelerators.KubeApi(conf), Cluster(conf))
+    own.reserve(own._claim(namespace, name, uid, call_for(9)), call_for(9))
+    giving_up = threading.Thread(target=own.give_up, args=(uid, call_for(30)))
+    with own._alone(uid, time.monotonic() + 9):
+        giving_up.start()
+        until(lambda: own._freed._waiters)  # type: ignore[attr-defined]
+        # As prepare() says at its end.
+        own._early.discard(uid)
+    giving_up.join(30)
+    assert tainted.allocation(uid) is not None
+    own.unprepare(uid, call_for(9))
 
 
 def lease_ms(uid: str) -> int:
