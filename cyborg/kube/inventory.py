@@ -81,7 +81,7 @@ class NodeInventory:
     #: The name of the host's root provider.
     hostname: str
     parts: tuple[OfferedPart, ...]
-    #: What claims of this host have, by their consumers.
+    #: The allocations of claims of this host, by their consumers.
     allocations: Mapping[str, _Row] = field(default_factory=dict)
 
     def part(self, provider: str) -> OfferedPart | None:
@@ -89,7 +89,7 @@ class NodeInventory:
         return next((each for each in self.parts if each.provider == provider), None)
 
     def unsure(self) -> NodeInventory:
-        """The same parts when Cyborg does not answer any more: none is for further pods."""
+        """The parts while Cyborg does not answer: none is for further pods."""
         why = {CYBORG_DOWN: "Cyborg does not answer."}
         closed = [replace(each, closed={**each.closed, **why}) for each in self.parts]
         return replace(self, parts=tuple(closed))

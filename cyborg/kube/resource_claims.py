@@ -148,7 +148,7 @@ class ResourceClaims:
     def _described(
         self, claim: _Row, given: list[Given], watched: Sequence[_AskedRequest], call: Call
     ) -> list[Given]:
-        """The same with the files that tell the pod of the devices.
+        """The given devices, with the files that tell the pod of them.
 
         :raises NotPrepared: a device is only to be watched, and must not be, or cannot be
         """
@@ -174,7 +174,7 @@ class ResourceClaims:
         ]
 
     def reserve(self, claim: _Row, call: Call) -> None:
-        """The same, with its program, before its pod is placed; :meth:`give_up` undoes it.
+        """Bind a claim with its program before its pod is placed; :meth:`give_up` undoes it.
 
         :raises CyborgError: it is not ready; the message says why
         """
@@ -379,7 +379,7 @@ def allocated(claim: _Row, driver: str, pool: str) -> list[_Row]:
 
 
 def held(claim: _Row, driver: str, pool: str) -> list[_Row]:
-    """Those of them that the claim has, and does not only watch."""
+    """The devices of a pool that a claim has, and does not only watch."""
     return [each for each in allocated(claim, driver, pool) if not each.get("adminAccess")]
 
 

@@ -15,7 +15,7 @@ from cyborg.osc.api import Api, Row
 #: How an argument may name a consumer.
 _WHO = "Uuid, or name if no other consumer has it"
 _PLACING = "pack: fill hosts in use first; spread: the least used"
-#: What a dry run without room says.
+#: The state of a dry run without room.
 _IMPOSSIBLE = "Impossible"
 #: Keys of ``--part``, beside those of a request group, and the fields of the request.
 _PART = {
