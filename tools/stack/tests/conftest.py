@@ -17,7 +17,8 @@ from scene import Scene
 from stack import Stack
 
 _SIZES = pytest.StashKey[dict[Path, int]]()
-_BAD = re.compile("ERROR|CRITICAL")
+#: Faults, and what our API refuses.
+_BAD = re.compile("ERROR|CRITICAL|was answered 4")
 #: How many lines of a log are shown.
 _LINES = 20
 
