@@ -99,10 +99,15 @@ class Api:
         return itertools.islice(rows, wanted.get("limit"))
 
     def _pages(self, collection: str, query: Mapping[str, Any], key: str) -> Iterator[Row]:
+        for answer in self.answers(collection, query, key):
+            yield from answer[key]
+
+    def answers(self, collection: str, query: Mapping[str, Any], key: str) -> Iterator[Row]:
+        """The whole answer with each page of a collection, whose rows are under ``key``."""
         asked: Mapping[str, Any] | None = query
         while asked is not None:
             answer = self.call("GET", f"/{collection}", query=asked)
-            yield from answer[key]
+            yield answer
             links = [urllib.parse.urlsplit(link["href"]) for link in answer.get(f"{key}_links", ())]
             asked = urllib.parse.parse_qs(links[0].query) if links else None
 

@@ -8,6 +8,7 @@ columns, each row is a small table of its own instead.
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
@@ -19,6 +20,8 @@ from cliff.formatters import base
 
 #: A word that is longer than a uuid may be cut.
 _WORD_MAX = 36
+#: An order to the terminal to change the colour, which takes no room.
+_COLOUR = re.compile(r"\x1b\[\d+m")
 
 
 class Fitted(base.ListFormatter):
@@ -42,7 +45,8 @@ class Fitted(base.ListFormatter):
         rows = list(data)
         width = utils.terminal_width()
         cells = [[_text(value) for value in row] for row in rows]
-        columns = list(zip(column_names, *cells, strict=True))
+        seen = ([_COLOUR.sub("", cell) for cell in row] for row in cells)
+        columns = list(zip(column_names, *seen, strict=True))
         whole, words = list(map(_longest_line, columns)), list(map(_longest_word, columns))
         if parsed_args.max_width > 0 or width is None or not rows or _room(width, whole) >= 0:
             self._plain.emit_list(column_names, rows, stdout, parsed_args)

@@ -126,6 +126,7 @@ REQUESTS = {
     "host:get_keys": Ask("GET /hosts/{drained_host}/keys", shows="host_key"),
     "host:enrol_key": Ask("POST /hosts/{host}/keys", {"public_key": "{new_key}"}),
     "host:revoke_keys": Ask("DELETE /hosts/{drained_host}/keys"),
+    "summary:get_all": Ask("GET /summary", shows="host"),
     "usage:get_all": Ask("GET /usages", shows="project"),
     "usage:get_all project": Ask("GET /usages?project_id={project}", shows="project"),
     "usage:get_all all_projects": Ask("GET /usages?all_projects=true", shows="project"),

@@ -25,6 +25,7 @@ from cyborg.api.controllers import (
     operations,
     resource,
     services,
+    summary,
     usages,
 )
 from cyborg.api.request import Request
@@ -32,7 +33,7 @@ from cyborg.api.types import api as types
 
 _DESCRIPTION = (
     "Cyborg is the OpenStack project for lifecycle management of hardware accelerators, such as "
-    "GPUs,FPGAs, AI chips, security accelerators, etc."
+    "GPUs, FPGAs, AI chips, security accelerators, etc."
 )
 
 
@@ -53,6 +54,7 @@ RESOURCES: Mapping[str, resource.Resource] = {
         hosts.Hosts,
         operations.Operations,
         services.Services,
+        summary.Summary,
         usages.Usages,
     )
 }

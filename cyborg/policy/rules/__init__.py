@@ -19,6 +19,7 @@ from cyborg.policy.rules import (
     host,
     operation,
     service,
+    summary,
     usage,
 )
 
@@ -27,6 +28,6 @@ def list_rules() -> list[policy.RuleDefault]:
     """Every rule of Cyborg, for the enforcer and for ``oslopolicy-sample-generator``."""
     requests = (device_profile, arq, allocation)
     hardware = (device, deployable, attribute, service, operation, function_pool)
-    records = (history, host, usage, attach_handle)
+    records = (history, host, summary, usage, attach_handle)
     modules = (base, *requests, *hardware, *records)
     return [rule for module in modules for rule in module.RULES]

@@ -278,7 +278,7 @@ def known_uuids(url: str) -> list[str]:
             continue
         path = f"{url}/v2/{name}{queries.get(name, '')}"
         listed = requests.get(path, headers=headers, timeout=PATIENCE).json()
-        found += [item["uuid"] for item in listed[keys.get(name, name)]]
+        found += [item["uuid"] for item in listed[keys.get(name, name)] if "uuid" in item]
     return [*found, INSTANCE]
 
 

@@ -149,6 +149,37 @@ def test_in_a_terminal(site: Site) -> None:
         assert "duplicate" not in screen
 
 
+def test_the_summary_is_in_colour_on_a_terminal_only(
+    site: Site, osc: OpenStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ill = hosts.card("b", range(4, 7), resource_class="CUSTOM_LONG_NAME_OF_A_GPU", unhealthy="Hot")
+    hosts.apply(hosts.card("a"), ill)
+    hosts.apply(hosts.device("c", hosts.deployable("host-2_c")), host="host-2")
+    screen = _terminal(site, 80, "summary")
+    assert "\x1b[32m4\x1b[0m" in screen  # free
+    assert "\x1b[31m3\x1b[0m" in screen  # out of service
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = _terminal(site, 80, "summary")
+    assert plain == re.sub("\x1b\\[[0-9]+m", "", screen)
+    assert rules(plain) == 3
+    assert max(map(len, plain.splitlines())) <= 80
+    table = [re.split(r" *\| *", line)[1:-1] for line in plain.splitlines() if line[0] == "|"]
+    assert table == [
+        ["host", "class", "total", "used", "free", "out"],
+        ["host-1.example", "CUSTOM_LONG_NAME_OF_A_GPU", "3", "0", "0", "3"],
+        ["host-1.example", "FPGA", "4", "0", "4", "0"],
+        ["host-2.example", "FPGA", "4", "0", "4", "0"],
+        ["all hosts", "CUSTOM_LONG_NAME_OF_A_GPU", "3", "0", "0", "3"],
+        ["all hosts", "FPGA", "8", "0", "8", "0"],
+    ]
+    assert "Left out: preparing." in plain
+    monkeypatch.delenv("NO_COLOR")
+    assert "\x1b" not in osc.run("summary").out
+    (row,) = osc("summary", "--hostname", "host-2.example")
+    assert (row["hostname"], row["free"], row["preparing"]) == ("host-2.example", 4, 0)
+    assert osc("summary", "--resource-class", "NONE") == []
+
+
 def _terminal(site: Site, columns: int, *words: str) -> str:
     """What the program as it is installed writes to a terminal of so many columns."""
     leader, follower = pty.openpty()

@@ -90,6 +90,7 @@ host:taint off              ok     403     403    403    403     403    ok     4
 host:get_keys               ok     403     403    403    403     403    ok     403      403
 host:enrol_key              ok     403     403    403    403     403    ok     403      403
 host:revoke_keys            ok     403     403    403    403     403    ok     403      403
+summary:get_all             ok     403     403    403    403     403    ok     403      403
 usage:get_all               ok/-   ok/-    ok/-   ok/-   403     -/ok   ok/-   403      403
 usage:get_all project       ok     ok/-    ok/-   ok/-   403     -/ok   ok     403      403
 usage:get_all all_projects  ok     403     403    403    403     403    ok     403      403
