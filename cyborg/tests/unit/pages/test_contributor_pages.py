@@ -24,7 +24,7 @@ _FILE = re.compile(r"\b(?:(?:api-ref|cyborg|doc|tools)/[\w./-]+|[\w/-]+/\w+\.py)
 _MEMBER = re.compile(r"(\w+)\.(\w+)(?:\(\))?")
 #: What looks like a member and is none: names of files, and objects in examples.
 _NO_MEMBER = re.compile(r".*\.(?:cfg|ids|py|rst|toml)|host\..*")
-_ROW = re.compile(r"   \* - (\d+)\n     - ``(\w+)``")
+_ROW = re.compile(r"^   (\d+),``(\w+)``,", re.MULTILINE)
 
 
 def literals(page: pathlib.Path) -> list[str]:
