@@ -160,7 +160,9 @@ def _offered(functions: pci.Snapshot, findings: discovery.Findings) -> set[str]:
 
 def _infos(device: base.Device) -> Iterator[Mapping[str, str]]:
     for deployable in device.deployables:
-        yield from (handle.attach_info for handle in deployable.attach_handles)
+        for handle in deployable.attach_handles:
+            is_slice = handle.attach_type == base.NODES
+            yield device.control_path.cpid_info if is_slice else handle.attach_info
 
 
 def _drivers_why(function: pci.Function, host: _SeenHost) -> base.Refusal | None:

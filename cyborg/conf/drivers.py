@@ -204,6 +204,14 @@ QAT_LAYOUTS = cfg.ListOpt(
     "the services stay what the host's administrator has set.",
 )
 
+DSA_LAYOUTS = cfg.ListOpt(
+    "layouts",
+    default=[],
+    help="Queues for containers that administrators may make on DSA and IAA functions, such as "
+    "4-dedicated, 8-shared: so many with equal parts, each for one process or for several. A "
+    "function that idxd has is not given out whole then.",
+)
+
 XILINX_LAYOUTS = cfg.ListOpt(
     "layouts",
     default=[],
@@ -389,7 +397,7 @@ GROUPS: dict[str | None, list[cfg.Opt]] = {
     "huawei_ascend_driver": [device_spec("Ascend processors")],
     "inspur_fpga_driver": [device_spec("Inspur FPGAs")],
     "inspur_nvme_ssd_driver": [device_spec("Inspur NVMe devices")],
-    "intel_dsa_driver": [device_spec("DSA and IAA functions")],
+    "intel_dsa_driver": [device_spec("DSA and IAA functions"), DSA_LAYOUTS],
     "intel_fpga_driver": [device_spec("Intel FPGAs")],
     "intel_gpu_driver": [device_spec("Intel GPUs")],
     "intel_qat_driver": [device_spec("QAT devices"), QAT_LAYOUTS],

@@ -73,10 +73,23 @@ def _of_path(path: str, uuid: str) -> base.ContainerEdits:
     if not path or place != str(_DEVICES / path):
         raise ValueError(f"{path!r} is no path below {_DEVICES}")
     pathlib.Path(place).stat()
-    nodes = sorted(_nodes(f"{place}/accel", 1))
+    return of_folder(f"{place}/accel", {"CYBORG_PATH": path}, uuid)
+
+
+def of_folder(
+    place: str, said: dict[str, str], uuid: str, beside: Iterable[str] = ()
+) -> base.ContainerEdits:
+    """The nodes of the devices in a folder of sysfs, and nodes of the whole host beside them.
+
+    ``said`` is what the container's environment tells of the handle.
+
+    :raises FileNotFoundError: there is no device
+    """
+    nodes = set(_nodes(place, 1))
     if not nodes:
         raise FileNotFoundError(f"{place} has no device nodes now")
-    return base.ContainerEdits(device_nodes=tuple(nodes), env=_named({"CYBORG_PATH": path}, uuid))
+    nodes.update(node for name in beside for node in _of_host(name))
+    return base.ContainerEdits(device_nodes=tuple(sorted(nodes)), env=_named(said, uuid))
 
 
 def _of_mediated(uuid: str) -> base.ContainerEdits:

@@ -80,12 +80,14 @@ _DEV = pathlib.Path("/dev")
 _PCI = pathlib.Path("/sys/bus/pci")
 _MDEV_PARENTS = pathlib.Path("/sys/class/mdev_bus")
 _MDEVS = pathlib.Path("/sys/bus/mdev/devices")
+_IDXD_DRIVERS = pathlib.Path("/sys/bus/dsa/drivers")
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NAMESPACE = re.compile(r"nvme\d+(c\d+)?n\d+", re.ASCII)
 _SERVICES = re.compile(r"[a-z]{2,9}(;[a-z]{2,9}){0,3}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_IDXD = re.compile(r"(dsa|iax)([0-9]{1,5})", re.ASCII)
 _PARTITION = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MIG_PROFILE = re.compile(r"[1-7]g\.[0-9]{1,4}gb(\+me|\+gfx)?", re.ASCII)
 #: NVIDIA's names of GPUs and of MIG instances.
@@ -181,6 +183,41 @@ def set_qat_services(address: str, services: str) -> None:
         _write_one_of(path / "qat/cfg_services", [";".join(order) for order in orders])
     finally:
         _write(path / "qat/state", "up")
+
+
+@_privileged
+def set_idxd_queues(address: str, count: int, mode: str) -> None:
+    """Give a DSA or IAA function so many queues for user space, and no others.
+
+    They have equal parts of its entries, and of its engines as far as it has groups for them.
+
+    :raises OSError: EAGAIN if a queue is in use, or is the kernel's, else the kernel's error
+    """
+    (device,) = [each for each in _function(address).iterdir() if _IDXD.fullmatch(each.name)]
+    queues = sorted(device.glob("wq*.*"), key=lambda each: int(each.suffix[1:]))
+    for each in queues:
+        kind, state, clients = (_text(each / name) for name in ("type", "state", "clients"))
+        if state == "enabled" and (kind != "user" or clients != "0"):
+            raise OSError(errno.EAGAIN, f"queue {each.name} of {address} is in use by the host")
+    size = int(_text(device / "max_work_queues_size")) // count
+    groups = min(count, int(_text(device / "max_groups")))
+    if _text(device / "state") == "enabled":
+        _write(_IDXD_DRIVERS / "idxd/unbind", device.name)
+    for number, each in enumerate(sorted(device.glob("engine*.*"))):
+        _write(each / "group_id", str(number % groups))
+    for each in queues:
+        _write(each / "size", "0")
+        _write(each / "group_id", "-1")
+    for number, each in enumerate(queues[:count]):
+        values = {"group_id": number % groups, "mode": _checked(_NAME, mode)}
+        values |= {"size": size, "priority": 10}
+        values |= {"threshold": size} if mode == "shared" else {}
+        values |= {"type": "user", "name": "cyborg", "driver_name": "user"}
+        for name, value in values.items():
+            _write(each / name, str(value))
+    _write(_IDXD_DRIVERS / "idxd/bind", device.name)
+    for each in queues[:count]:
+        _write(_IDXD_DRIVERS / "user/bind", each.name)
 
 
 def _write_one_of(path: pathlib.Path, texts: Sequence[str]) -> None:
@@ -552,6 +589,10 @@ def _checked(pattern: re.Pattern[str], text: str) -> str:
     if not pattern.fullmatch(text):
         raise ValueError(f"{text!r} cannot be part of a path in sysfs")
     return text
+
+
+def _text(path: pathlib.Path) -> str:
+    return path.read_text().strip()
 
 
 def _write(path: pathlib.Path, text: str) -> None:

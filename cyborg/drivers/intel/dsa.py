@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
-from cyborg.drivers import base, pci
+from oslo_config import cfg
+
+from cyborg.drivers import base, container_facts, pci, privileged, value_checks
+from cyborg.drivers.pci import devices
 
 #: Kinds by the ids of their functions, as the kernel's driver idxd knows them.
 _KINDS = {
@@ -19,15 +24,29 @@ _KINDS = {
 _NAMES = ("dsa", "iax")
 _ENABLED, _HALTED = "enabled", "halted"
 _STATES = (_ENABLED, _HALTED, "disabled")
+_QUEUE = re.compile(r"wq\d+\.(\d{1,3})", re.ASCII)
+#: How many queues there are, and whether more than one process may open each.
+_LAYOUT = re.compile(r"([1-9]\d{0,2})-(dedicated|shared)", re.ASCII)
 
 
 class IntelDsaDriver(pci.PciDriver):
-    """Reports each function whole, unless the host has enabled it for itself."""
+    """Reports each function whole, or the queues that the host has enabled for user space.
+
+    A function with layouts is given out by its queues alone.
+    """
 
     match = tuple(pci.Match(vendor="8086", device=device) for device in _KINDS)
     type = "PCI"
     resource_class = "CUSTOM_DSA"
     group = "intel_dsa_driver"
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        super().__init__(conf)
+        self._layouts: list[str] = conf.intel_dsa_driver.layouts
+        for name in self._layouts:
+            if not _LAYOUT.fullmatch(name):
+                how = "a number of queues with -dedicated or -shared, such as 4-dedicated"
+                raise ValueError(f"[intel_dsa_driver] layouts: {name!r} is none; use {how}")
 
     def resource(self, function: pci.Function) -> str:
         """One class for each of the two kinds."""
@@ -51,6 +70,68 @@ class IntelDsaDriver(pci.PciDriver):
             "engines": functions.text(function.address, f"{path}/max_engines"),
             "firmware": functions.text(function.address, f"{path}/version"),
         }
+
+    def divided(
+        self, function: pci.Function, functions: pci.Snapshot, host: base.Host
+    ) -> Sequence[base.Device] | None:
+        """Its queues, if it has any for user space, or may have other ones by its layouts."""
+        path = _shown(function, functions)
+        queues = _queues(function, functions) if path is not None else {}
+        if path is None or not (queues or self._layouts):
+            return None
+        kind = f"{self.resource(function)}_QUEUE"
+        device = self.sliced(
+            host.name,
+            function,
+            functions,
+            kind,
+            [devices.slice_of(function, queue=number) for number in queues],
+            traits=[f"{kind}_{mode}" for mode in sorted(set(queues.values()))],
+            layouts=self._layouts_of(function, functions) if self._layouts else None,
+            layout=_layout(queues),
+        )
+        return [device]
+
+    def _layouts_of(self, function: pci.Function, functions: pci.Snapshot) -> dict[str, int]:
+        """The layouts that a function has queues enough for, with the numbers of these."""
+        most = functions.number(function.address, f"{_shown(function, functions)}/max_work_queues")
+        numbers = {name: int(name.partition("-")[0]) for name in self._layouts}
+        return {name: number for name, number in numbers.items() if number <= (most or 0)}
+
+    def container_edits(self, handle: base.HeldHandle) -> base.ContainerEdits:
+        """As the kernel says, and of a queue its own node."""
+        if handle.attach_type != base.NODES:
+            return container_facts.of_kernel(handle)
+        address, number = handle.attach_info["pci_address"], handle.attach_info["queue"]
+        functions = pci.scan()
+        path = _shown(functions[address], functions) if address in functions else None
+        place = f"/sys/bus/pci/devices/{address}/{path}/wq{(path or '')[3:]}.{number}"
+        return container_facts.of_folder(
+            place, {"CYBORG_QUEUE": f"{address} {number}"}, handle.uuid
+        )
+
+    def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
+        """Have a function offer other queues, which share its engines and their entries evenly."""
+        address, asked = pci.join(target.control_path.cpid_info), target.function or ""
+        functions = pci.scan()
+        function = functions.get(address)
+        if function is None or _shown(function, functions) is None:
+            raise base.NothingWritten(f"PCI function {address} is not there, or without idxd")
+        known = self._layouts_of(function, functions)
+        wanted = next((each for each in known if value_checks.is_same_function(asked, each)), None)
+        if wanted is None:
+            raise base.NothingWritten(f"layout: PCI function {address} cannot have {asked!r}")
+        target.check_permit()
+        before = _layout(_queues(function, functions))
+        count, _, mode = wanted.partition("-")
+        try:
+            if before != wanted:
+                privileged.set_idxd_queues(address, int(count), mode)
+        except BlockingIOError as exc:
+            raise base.NothingWritten(str(exc)) from exc
+        now = pci.scan()
+        shown = _layout(_queues(now[address], now))
+        return base.Programmed(function=shown, verified_by="the states of its queues in sysfs")
 
     def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> base.Refusal | None:
         """The host uses it itself."""
@@ -76,6 +157,27 @@ def _state(function: pci.Function, functions: pci.Snapshot) -> str | None:
     if path is None:
         return None
     return functions.required_state(function.address, f"{path}/state", _STATES)
+
+
+def _queues(function: pci.Function, functions: pci.Snapshot) -> dict[str, str]:
+    """The modes of the queues that are enabled for user space, by their numbers."""
+    path, found = _shown(function, functions), {}
+    for name in functions.names(function.address, path or ""):
+        queue = _QUEUE.fullmatch(name)
+        shown = {
+            key: functions.text(function.address, f"{path}/{name}/{key}")
+            for key in ("state", "type", "mode")
+            if queue
+        }
+        if queue and (shown["state"], shown["type"]) == (_ENABLED, "user"):
+            found[queue.group(1)] = shown["mode"] or "dedicated"
+    return found
+
+
+def _layout(queues: Mapping[str, str]) -> str:
+    """The layout of a function with these queues; empty if it has none."""
+    numbers = Counter(queues.values())
+    return "-".join(f"{numbers[mode]}-{mode}" for mode in sorted(numbers))
 
 
 def _shown(function: pci.Function, functions: pci.Snapshot) -> str | None:

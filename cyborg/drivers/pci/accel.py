@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Set
 
 from oslo_config import cfg
 
-from cyborg.conf import cleaning
 from cyborg.drivers import accel_nodes, base, pci
-from cyborg.drivers.pci import kinds
+from cyborg.drivers.pci import cleaning, kinds
 
 #: What the products of a vendor have in common, in resource classes: one driver of the kernel's.
 _FAMILIES = {"1022": "AMDXDNA", "17cb": "QAIC", "1ac1": "APEX", "1e52": "TENSTORRENT"}
@@ -43,19 +42,11 @@ class AccelDriver(pci.PciDriver):
         """As any driver's, and that what is no PCI function cannot be cleaned if it must be."""
         if not accel_nodes.is_one(device):
             return super().health(device, host)
-        (part,) = device.deployables
-        if self._cleaning(part.resource_class) == cleaning.REQUIRED:
-            return "[cleaning] requires that it is cleaned after use, and nothing does that"
-        return None
+        return cleaning.why_unclean(self._cleaning, device, host.pci)
 
     def readings(self, device: base.Device, host: base.Host) -> Mapping[str, float]:
         """As any driver's, of PCI functions."""
         return {} if accel_nodes.is_one(device) else super().readings(device, host)
-
-    def clean(self, handle: base.HeldHandle) -> None:
-        """Reset the handle's function, if it is one."""
-        if handle.attach_type != base.NODES:
-            super().clean(handle)
 
     def _exactnesses(self, functions: pci.Snapshot) -> dict[str, int]:
         shown = self._shown(functions)

@@ -69,6 +69,8 @@ def why_unclean(policy: Policy, device: base.Device, functions: Snapshot) -> str
         if policy(deployable.resource_class) != cleaning.REQUIRED or has_own_way:
             continue
         for handle in deployable.attach_handles:
+            if handle.attach_type == base.NODES:
+                return "[cleaning] requires that it is cleaned after use, and nothing does that"
             function = functions.get(join(handle.attach_info))
             if function is None:
                 continue

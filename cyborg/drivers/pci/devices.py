@@ -43,6 +43,12 @@ def device_of(
     )
 
 
+def slice_of(function: Function, **which: str) -> base.AttachHandle:
+    """The attach handle of a slice of the function, which a container gets by its device nodes."""
+    info = {"pci_address": function.address, **which}
+    return base.AttachHandle(attach_type=base.NODES, attach_info=info)
+
+
 def handle_of(function: Function) -> base.AttachHandle:
     """The attach handle of the function itself."""
     return _handle_at(function.address)

@@ -238,11 +238,12 @@ class PciDriver:
         return known
 
     def clean(self, handle: base.HeldHandle) -> None:
-        """Reset the handle's function.
+        """Reset the handle's function, if it is one.
 
         :raises RuntimeError: it is not on the bus, in use, or cannot be reset alone
         """
-        cleaning.reset(handle)
+        if handle.attach_type != base.NODES:
+            cleaning.reset(handle)
 
     def remember(self) -> None:
         """Write what must outlive the agent."""
@@ -488,6 +489,41 @@ class PciDriver:
             attributes=attributes,
         )
         return cleaning.arranged(self._cleaning, deployable, members, functions)
+
+    def sliced(
+        self,
+        host: str,
+        function: Function,
+        functions: Snapshot,
+        kind: str,
+        handles: Sequence[base.AttachHandle],
+        *,
+        traits: Iterable[str] = (),
+        layouts: Mapping[str, int] | None = None,
+        layout: str = "",
+    ) -> base.Device:
+        """The device of a card whose slices, of that resource class, containers get.
+
+        ``layouts`` are those that it can have, with the numbers of slices, and ``layout`` is the
+        one that it has; None where nobody changes it.
+        """
+        spec = self.spec(function, functions)
+        named = (*self.traits(function, functions), *traits, *(spec.traits if spec else ()))
+        # No slice has all of the card's memory.
+        shown = {**self._attributes(function, functions)}
+        shown.pop("memory_mib", None)
+        possible = (layouts or {}).items()
+        part = base.Deployable(
+            name=f"{host}_{function.address}",
+            resource_class=trait_names.legal(kind),
+            num_accelerators=len(handles),
+            attach_handles=tuple(handles),
+            traits=trait_names.legal_names(named),
+            attributes=shown | {f"{base.LAYOUT_PREFIX}{name}": str(n) for name, n in possible},
+            program_mode=base.LAYOUT if layouts is not None else None,
+            function=layout if layouts is not None else None,
+        )
+        return devices.device_of(function, self._kind(function, functions), (part,))
 
     def _attributes(self, function: Function, functions: Snapshot) -> dict[str, str | int]:
         """The facts. What cannot be read, as while a guest has the card, is kept."""

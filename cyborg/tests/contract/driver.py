@@ -210,7 +210,9 @@ class DriverContract:
         for deployable in _deployables(devices):
             assert not deployable.prepares or isinstance(driver, base.Preparable)
             assert not deployable.cleans or isinstance(driver, base.Cleanable)
-            assert not deployable.program_mode or isinstance(driver, base.Programmable)
+            has_layouts = deployable.program_mode == base.LAYOUT
+            writer = base.Reconfigurable if has_layouts else base.Programmable
+            assert not deployable.program_mode or isinstance(driver, writer)
 
     def test_a_function_that_is_shown_is_told_once(self, devices):
         """The conductor makes the trait of it; reported as one, it would outlive the function."""
@@ -263,7 +265,7 @@ def program_targets(devices: Iterable[base.Device]) -> list[base.ProgramTarget]:
         )
         for device in devices
         for deployable in device.deployables
-        if deployable.program_mode
+        if deployable.program_mode not in {None, base.LAYOUT}
     ]
 
 

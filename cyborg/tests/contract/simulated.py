@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import pathlib
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import pytest
 import sqlalchemy as sa
@@ -165,9 +165,14 @@ def _functions(device: base.Device) -> set[str]:
     found = {pci.join(path.cpid_info)} if path.cpid_type != base.SYSFS else set()
     for deployable in device.deployables:
         for handle in deployable.attach_handles:
-            if handle.attach_type != base.NODES:
-                found.add(pci.join(handle.attach_info))
+            address = _address(handle.attach_info)
+            found |= {address} if address is not None else set()
     return found
+
+
+def _address(info: Mapping[str, str]) -> str | None:
+    """The function of a handle, or of the card that it is a slice of."""
+    return pci.join(info) if "function" in info else info.get("pci_address")
 
 
 def _buses(device: base.Device) -> set[str]:
@@ -200,11 +205,12 @@ def _hold_one_of_each() -> dict[str, str]:
     arqs: dict[str, str] = {}
     with db.writer() as session:
         for handle in session.scalars(query):
-            if handle.deployable_id in held or handle.attach_type == base.NODES:
+            address = _address(json.loads(handle.attach_info))
+            if handle.deployable_id in held or address is None:
                 continue
             held[handle.deployable_id] = handle.uuid
             uuid = models.new_uuid()
-            arqs[uuid] = pci.join(json.loads(handle.attach_info))
+            arqs[uuid] = address
             session.add(
                 models.Arq(
                     uuid=uuid,

@@ -8,18 +8,26 @@ import pathlib
 import shutil
 from collections.abc import Iterable, Mapping
 
-_BUSES = frozenset({"auxiliary", "dfl", "mdev", "pci", "platform"})
+_BUSES = frozenset({"auxiliary", "dfl", "dsa", "mdev", "pci", "platform"})
 _WRITE_ONLY = frozenset({"bind", "create", "drivers_probe", "remove", "reset", "unbind"})
 _WRITABLE = frozenset(
     {
         "cfg_services",
         "current_vgpu_type",
+        "driver_name",
         "driver_override",
         "enable",
+        "group_id",
+        "mode",
+        "name",
+        "priority",
         "reset_method",
+        "size",
         "sriov_drivers_autoprobe",
         "sriov_numvfs",
         "state",
+        "threshold",
+        "type",
         "uevent",
     }
 )

@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from cyborg.tests.simulated import vgpu
+from cyborg.tests.simulated import idxd, vgpu
 from cyborg.tests.simulated.layout import Function
 from cyborg.tests.simulated.tree import Tree
 
@@ -45,7 +45,9 @@ class Kernel:
         """Write to a file; the path may lead over links."""
         above, _slash, name = path.rpartition("/")
         place = self._files.real(above)
-        if name in self._written:
+        if name in idxd.ATTRIBUTES and self._files.target(f"{place}/subsystem") == "dsa":
+            idxd.configure(self._files, place, name, text.strip())
+        elif name in self._written:
             self._written[name](place, text.strip())
         else:
             self._files.put(f"{place}/{name}", text.strip())
@@ -73,7 +75,11 @@ class Kernel:
     # Drivers.
 
     def _bind(self, place: str, text: str) -> None:
-        driver, function = os.path.basename(place), self._listed(text)
+        driver = os.path.basename(place)
+        if place.startswith("bus/dsa/"):
+            idxd.bind(self._files, driver, text)
+            return
+        function = self._listed(text)
         if not self._matches(function, driver):
             raise OSError(errno.ENODEV, "the driver does not match")
         if self._tree.driver(function.address) is not None:
@@ -81,6 +87,9 @@ class Kernel:
         self._tree.attach(function.address, driver)
 
     def _unbind(self, place: str, text: str) -> None:
+        if place.startswith("bus/dsa/"):
+            idxd.unbind(self._files, text)
+            return
         function = self._listed(text)
         if self._tree.driver(function.address) != os.path.basename(place):
             raise OSError(errno.ENODEV, "the function is not bound to this driver")

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cards are divided for containers: from the API to sysfs, and back by a report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cyborg.db import models
+from cyborg.tests.layouts_site import VERSION, LayoutsSite
+
+pytestmark = pytest.mark.slow
+
+QUEUES = "[intel_dsa_driver]\nlayouts = 2-dedicated, 4-shared, 8-shared\n"
+
+
+def allocate(one: LayoutsSite, kind: str) -> dict[str, Any]:
+    """A container's allocation of one slice, when it is active."""
+    consumer = {"uuid": models.new_uuid(), "type": "CONTAINER"}
+    groups = [{f"resources:{kind}": "1"}]
+    asked = {"consumer": consumer, "groups": groups}
+    answer = one.site.ask("POST", "/allocations", asked, VERSION)
+    assert answer.status_code in {201, 202}, answer.text
+
+    def read() -> dict[str, Any] | None:
+        path = f"/allocations/{consumer['uuid']}"
+        found: dict[str, Any] = one.site.call("GET", path, version=VERSION)
+        return found if found["state"] == "Active" else None
+
+    active: dict[str, Any] = one.site.hurry(read)
+    return active
+
+
+def free(one: LayoutsSite, allocation: dict[str, Any]) -> None:
+    uuid = allocation["consumer"]["uuid"]
+    one.site.call("DELETE", f"/allocations/{uuid}", version=VERSION)
+    one.site.hurry(one.site.idle)
+
+
+def settings(one: LayoutsSite, number: int) -> dict[str, str]:
+    place = next(one.host.device(one.card).glob("dsa*")) / f"wq0.{number}"
+    names = ("state", "mode", "size", "threshold", "group_id", "driver_name")
+    return {name: (place / name).read_text().strip() for name in names}
+
+
+def test_queues_are_made_by_a_layout_and_containers_get_them(start_layouts: Any) -> None:
+    one: LayoutsSite = start_layouts(["dsa-queues"], "intel_dsa_driver", QUEUES)
+    card = one.card
+    layouts = {
+        key: value
+        for key, value in one.deployable(card)["attributes"].items()
+        if key.startswith("layout_")
+    }
+    # It has no eight queues.
+    assert layouts == {"layout_2-dedicated": "2", "layout_4-shared": "4"}
+    assert one.layout(card) is None
+    assert one.give(card, "2-dedicated")["error"] is None
+    assert one.offered(card) == {"CUSTOM_DSA_QUEUE": 2}
+    assert settings(one, 1) == {
+        "state": "enabled",
+        "mode": "dedicated",
+        "size": "16",
+        "threshold": "0",
+        "group_id": "1",
+        "driver_name": "user",
+    }
+    allocation = allocate(one, "CUSTOM_DSA_QUEUE")
+    (given,) = allocation["accelerators"]
+    assert given["attach_handle_type"] == "NODES"
+    assert given["attach_handle_info"] == {"pci_address": card, "queue": "0"}
+
+    refused = one.ask(card, "4-shared")
+
+    assert refused.status_code == 409
+    free(one, allocation)
+    assert one.give(card, "4-shared")["error"] is None
+    assert one.offered(card) == {"CUSTOM_DSA_QUEUE": 4}
+    assert settings(one, 3)["threshold"] == settings(one, 3)["size"] == "8"
+    assert "CUSTOM_DSA_QUEUE_SHARED" in one.traits(card)
+    assert one.ask(card, "8-shared").status_code == 400
+
+
+def test_a_queue_that_the_host_uses_keeps_its_layout(start_layouts: Any) -> None:
+    one: LayoutsSite = start_layouts(["dsa-enabled"], "intel_dsa_driver", QUEUES)
+
+    operation = one.give(one.card, "4-shared")
+
+    assert operation["state"] == "failed"
+    assert "queue wq0.0" in operation["error"]
+    assert one.layout(one.card) == "2-dedicated"
+    assert one.offered(one.card) == {"CUSTOM_DSA_QUEUE": 2}
