@@ -15,7 +15,7 @@ from oslo_config import cfg
 from paste import deploy
 
 from cyborg import notifications, rpc, work
-from cyborg.api import middleware, request, request_body
+from cyborg.api import middleware, request, request_body, status_page
 from cyborg.api.controllers import root
 from cyborg.common import errors, faster
 from cyborg.policy.enforcer import Enforcer
@@ -92,7 +92,8 @@ def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
         force_canonical=False,
         use_context_locals=False,
     )
-    return request_body.RequestReader(app, conf)
+    reader = request_body.RequestReader(app, conf)
+    return status_page.StatusPage(reader) if status_page.is_wanted(conf) else reader
 
 
 def tell_conductors() -> None:

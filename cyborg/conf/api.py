@@ -116,6 +116,14 @@ OPTS: list[cfg.Opt] = [
         "IP address, by localhost, by the name of the machine or as public_endpoint does, and web "
         "pages of other origins than [cors] allowed_origin are refused.",
     ),
+    cfg.BoolOpt(
+        "status_page",
+        default=False,
+        help="Answer browsers at / with a page that shows devices, requests and what is stuck. "
+        "The page reads the API with the rights of whoever looks at it, and changes nothing. "
+        "Clients that do not prefer HTML are answered as without it. With auth_strategy = keystone "
+        "the option has no effect. cyborg-standalone has it on.",
+    ),
     cfg.IntOpt(
         "max_limit",
         default=1000,
