@@ -49,6 +49,8 @@ export async function requests(query) {
   }
 }
 
+export const refusal = (error) => el("p", { class: "refused" }, said(error.message));
+
 // A part of a view, or null if nothing is to be shown; a refusal is told in the place of the part.
 export async function part(heading, reading, show) {
   try {
@@ -56,6 +58,6 @@ export async function part(heading, reading, show) {
     return content && section(heading, content);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
-    return section(heading, el("p", { class: "refused" }, said(error.message)));
+    return section(heading, refusal(error));
   }
 }

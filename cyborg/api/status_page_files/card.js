@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // One card: what it is, where it is, what it runs, who has it, and what has happened to it.
 import { get, list, part } from "./api.js";
-import { badge, because, el, facts, link, said, svg, table, time, uuid } from "./dom.js";
+import { badge, bar, because, el, facts, link, said, svg, table, time, uuid } from "./dom.js";
 import { condition } from "./lists.js";
 
 const WIDTH = 360;
 const SQUARE = 12;
 const PER_ROW = 27;
 const COLOURS = { in_use: "used", free: "free", cleaning: "busy" };
+const colour = ({ state }) => COLOURS[state] ?? "out";
 const MOST = 1000;
 
 const words = (text, x, y, most = 46) =>
@@ -25,7 +26,7 @@ function drawPart(deployable, handles, y) {
   const height = 26 + SQUARE * Math.ceil(own.length / PER_ROW) + (own.length ? 6 : 0);
   const squares = own.map((each, number) => svg("rect", {
     x: 16 + SQUARE * (number % PER_ROW), y: y + 24 + SQUARE * Math.floor(number / PER_ROW),
-    width: SQUARE - 3, height: SQUARE - 3, class: COLOURS[each.state] ?? "out",
+    width: SQUARE - 3, height: SQUARE - 3, class: colour(each),
   }));
   return [height, [box(8, y, WIDTH - 16, height), words(deployable.name, 16, y + 17), squares]];
 }
@@ -48,8 +49,11 @@ function draw(device, deployables, handles) {
   });
   const about = `${device.type} at ${device.address} on ${where}: ${deployables.length} deployables, `
     + `${handles.length} attach handles, links to ${peers.length} other cards`;
-  return svg("svg", { viewBox: `-1 -1 ${WIDTH + 2} ${y + 2}`, role: "img", class: "drawing",
-    "aria-label": about }, [place, linked, parts].flat(4));
+  const amount = (name) => handles.filter((each) => colour(each) === name).length;
+  return [svg("svg", { viewBox: `-1 -1 ${WIDTH + 2} ${y + 2}`, role: "img", class: "drawing",
+    "aria-label": about }, [place, linked, parts].flat(4)),
+  bar("Attach handles", [["in use", amount("used"), "used"], ["free", amount("free"), "free"],
+    ["being cleaned", amount("busy"), "busy"], ["out of service", amount("out"), "out"]])];
 }
 
 function whatItIs(device) {

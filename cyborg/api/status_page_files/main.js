@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which view is shown, by the address; and that it is read again by itself while somebody looks.
-import { cancel } from "./api.js";
+import { Refused, cancel, refusal } from "./api.js";
 import { card } from "./card.js";
 import { at, el, said } from "./dom.js";
 import { fleet } from "./fleet.js";
@@ -75,7 +75,8 @@ async function refresh() {
     tell(`As of ${new Date().toLocaleTimeString()}`);
   } catch (error) {
     if (mine !== asking) return;
-    tell("Not read: ", said(error.message));
+    if (error instanceof Refused) showContent([refusal(error)]);
+    else tell("Not read: ", said(error.message));
   }
   by("content").setAttribute("aria-busy", "false");
   if (!isPaused && !document.hidden) timer = setTimeout(refresh, PAUSE);
