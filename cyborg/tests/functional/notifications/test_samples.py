@@ -27,7 +27,7 @@ from cyborg.tests.service import until
 
 DOCUMENTATION = pathlib.Path(__file__).parents[4] / "doc"
 SAMPLES = DOCUMENTATION / "notification_samples"
-PAGE = DOCUMENTATION / "source" / "admin" / "monitoring.rst"
+PAGE = DOCUMENTATION / "source" / "admin" / "notification-samples.inc"
 
 pytestmark = pytest.mark.usefixtures("database")
 

@@ -23,13 +23,13 @@ DASHBOARD = DOCUMENTATION / "grafana_dashboard.json"
 _OF_PROMETHEUS = {"instance", "le"}
 
 _SELECTOR = re.compile(r"(cyborg_\w+?)(?:_count|_bucket)?(?:{(.*?)})?(?![\w{])")
-_ROW = re.compile(r"^   \* - (.+)\n     -(.*)$", re.MULTILINE)
+_ENTRY = re.compile(r"^(``[^()\n]+``)(?: \((.+)\))?\n    \S", re.MULTILINE)
 
 
-def rows() -> dict[str, list[str]]:
-    """The second column of each table as words, by the names in the first."""
+def entries() -> dict[str, list[str]]:
+    """The words in brackets of each entry of a list, by the names before them."""
     found = {}
-    for names, words in _ROW.findall(PAGE):
+    for names, words in _ENTRY.findall(PAGE):
         for name in re.findall(r"``(\S+?)``", names):
             found[name] = re.findall(r"\w+", words)
     return found
@@ -47,12 +47,12 @@ def shown() -> dict[str, tuple[str, ...]]:
 
 
 def test_every_metric_is_described_with_its_labels() -> None:
-    described = {name: words for name, words in rows().items() if name.startswith("cyborg_")}
+    described = {name: words for name, words in entries().items() if name.startswith("cyborg_")}
     assert described == {name: list(labels) for name, labels in shown().items()}
 
 
 def test_every_event_is_described_with_its_priority() -> None:
-    described = {name: words for name, words in rows().items() if "." in name}
+    described = {name: words for name, words in entries().items() if "." in name}
     assert described == {event.name: [event.priority] for event in listening.EVENTS}
 
 
