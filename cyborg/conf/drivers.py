@@ -101,6 +101,14 @@ AMD_GPU_OPTS: list[cfg.Opt] = [
         "'cyborg: <slot> is healthy' to /dev/kmsg. The agent needs CAP_SYSLOG to read "
         "that.",
     ),
+    cfg.ListOpt(
+        "layouts",
+        default=[],
+        help="Partitions for containers into which administrators and function pools may divide "
+        "AMD GPUs that can have them (MI300 and later): compute and memory partition, such as "
+        "SPX-NPS1, CPX-NPS1, CPX-NPS4. Such a GPU is given out by its partitions alone, unless it "
+        "is bound to vfio-pci.",
+    ),
     device_spec("AMD GPUs"),
 ]
 

@@ -9,8 +9,16 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, container_facts, kept_cdi, kept_facts, pci
-from cyborg.drivers.pci import faults, readings
+from cyborg.drivers import (
+    base,
+    container_facts,
+    kept_cdi,
+    kept_facts,
+    pci,
+    privileged,
+    value_checks,
+)
+from cyborg.drivers.pci import devices, faults, readings
 
 #: A line of the error counters of a block: how many errors it could not correct.
 _UNCORRECTABLE = re.compile(r"^ue: (\d{1,18})$", re.MULTILINE)
@@ -20,10 +28,18 @@ _CDI_KIND, _HARDWARE = "amd.com/gpu", re.compile(r"/dev/dri/.+")
 _WORDS = "words"
 #: ES1000, RV100 and Rage XL, which are soldered to servers' boards.
 _SCREENS = frozenset({"4752", "4753", "5159", "515e", "5969"})
+#: The numbers of partitions by how a GPU computes; with CPX each of its dies is one.
+_PARTS = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4}
+_LAYOUT = re.compile(r"([SDTQC]PX)-(NPS[1248])", re.ASCII)
+#: When the kernel changes how the memory is divided.
+_AT_RELOAD = "only when amdgpu is loaded again: unload and load it while nothing uses any AMD GPU"
 
 
 class AmdGpuDriver(pci.PciDriver):
-    """Reports each GPU, or its virtual functions as virtual GPUs if it has any."""
+    """Reports each GPU, or its virtual functions as virtual GPUs if it has any.
+
+    A GPU that is partitioned, or may be by its layouts, is given out by its partitions.
+    """
 
     match = (
         pci.Match(vendor="1002", class_code="03*"),
@@ -41,6 +57,11 @@ class AmdGpuDriver(pci.PciDriver):
         self._errors_max: int = conf.amd_gpu_driver.ras_uncorrectable_errors
         heals = conf.amd_gpu_driver.heal_by_word
         self._words = _Words(self.kept, self._health.faults) if heals else None
+        self._layouts: list[str] = conf.amd_gpu_driver.layouts
+        for name in self._layouts:
+            if not _LAYOUT.fullmatch(name):
+                how = "compute and memory partition, such as CPX-NPS1"
+                raise ValueError(f"[amd_gpu_driver] layouts: {name!r} is none; use {how}")
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every GPU, after a look at what an administrator has said."""
@@ -85,9 +106,80 @@ class AmdGpuDriver(pci.PciDriver):
             "link_group": _hive(function, functions) if function.pf is None else None,
         }
 
+    def divided(
+        self, function: pci.Function, functions: pci.Snapshot, host: base.Host
+    ) -> Sequence[base.Device] | None:
+        """Its partitions, if it has several, or may have other ones by its layouts."""
+        shown = _shown(function, functions)
+        if function.driver != "amdgpu" or function.vfs or not shown:
+            return None
+        parts = container_facts.partitions(function.address)
+        layouts = self._layouts_of(function, functions, parts)
+        if len(parts) < 2 and not layouts:
+            return None
+        device = self.sliced(
+            host.name,
+            function,
+            functions,
+            "CUSTOM_AMD_PARTITION",
+            [devices.slice_of(function, partition=str(number)) for number in parts],
+            layouts=layouts or None,
+            layout=shown,
+        )
+        return [device]
+
+    def _layouts_of(
+        self,
+        function: pci.Function,
+        functions: pci.Snapshot,
+        parts: Mapping[int, Mapping[str, str]],
+    ) -> dict[str, int]:
+        """The layouts that the kernel offers for a GPU, with the numbers of partitions."""
+        numbers = {**_PARTS, "CPX": sum(int(each.get("num_xcc", 0)) for each in parts.values())}
+        files = ("available_compute_partition", "available_memory_partition")
+        offered = [functions.text(function.address, each) or "" for each in files]
+        compute, memory = (re.split(r"[, ]+", each) for each in offered)
+        return {
+            name: numbers[name[:3]]
+            for name in self._layouts
+            if name[:3] in compute and name[4:] in memory and numbers[name[:3]]
+        }
+
+    def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
+        """Have a GPU be divided into other partitions."""
+        address, asked = pci.join(target.control_path.cpid_info), target.function or ""
+        functions = pci.scan()
+        known = (
+            self._layouts_of(functions[address], functions, container_facts.partitions(address))
+            if address in functions
+            else ()
+        )
+        wanted = next((each for each in known if value_checks.is_same_function(asked, each)), None)
+        if wanted is None:
+            what = "available_compute_partition and available_memory_partition do not show it"
+            raise base.NothingWritten(f"layout: GPU {address} cannot have {asked!r}: {what}")
+        target.check_permit()
+        compute, memory = wanted.split("-")
+        before = _shown(functions[address], functions)
+        try:
+            privileged.set_gpu_partition(address, "memory", memory)
+            if not _now(address).endswith(memory):
+                raise base.NothingWritten(f"layout: GPU {address} gets {memory} {_AT_RELOAD}")
+            privileged.set_gpu_partition(address, "compute", compute)
+        except OSError as exc:
+            if _now(address) != before:
+                raise
+            raise base.NothingWritten(str(exc)) from exc
+        verified_by = "current_compute_partition in sysfs"
+        return base.Programmed(function=_now(address), verified_by=verified_by)
+
     def container_edits(self, handle: base.HeldHandle) -> base.ContainerEdits:
         """As the kernel says, and what AMD's toolkit keeps of the same nodes, if it does."""
-        found = container_facts.of_kernel(handle)
+        if handle.attach_type == base.NODES:
+            place, number = handle.attach_info["pci_address"], handle.attach_info["partition"]
+            found = container_facts.of_partition(place, int(number), handle.uuid)
+        else:
+            found = container_facts.of_kernel(handle)
         own = [each for each in found.device_nodes if _HARDWARE.fullmatch(each)]
         render = [each for each in own if each.startswith("/dev/dri/renderD")]
         if not render:
@@ -148,6 +240,20 @@ class _Words:
             fact = {"boot": self.faults.log.boot, "said": said, "counts": before}
             self._kept.set(_WORDS, slot, fact)
         return {block: counts[block] - before[block] for block in counts}
+
+
+def _shown(function: pci.Function, functions: pci.Snapshot) -> str:
+    """The layout of a GPU; empty if it has no partitions."""
+    shown = [
+        functions.text(function.address, f"current_{kind}_partition") or ""
+        for kind in ("compute", "memory")
+    ]
+    return "-".join(shown) if all(shown) else ""
+
+
+def _now(address: str) -> str:
+    functions = pci.scan()
+    return _shown(functions[address], functions)
 
 
 def _hive(function: pci.Function, functions: pci.Snapshot) -> str | None:

@@ -136,21 +136,41 @@ def _of_host(name: str) -> Iterator[str]:
 def _partitions(address: str) -> Iterator[str]:
     """Render nodes of a GPU's partitions, which are devices of the platform, not of the function.
 
-    ROCm's driver tells which are the GPU's; they are of the only one where it tells nothing.
+    ROCm's driver tells which are the GPU's. Where it tells nothing, they are the only one's.
     """
-    nodes = sysfs.names(_KFD_NODES)
-    found = [_properties(f"{_KFD_NODES}/{name}/properties", " ") for name in nodes]
-    domain, bus, rest = address.split(":")
-    place = int(domain, 16), int(bus, 16) << 5 | int(rest[:2], 16)
-    minors = [
-        each.get("drm_render_minor", "")
-        for each in found
-        if (int(each.get("domain", 0)), int(each.get("location_id", 0)) >> 3 & 0x1FFF) == place
-    ]
+    minors = [each.get("drm_render_minor", "") for each in partitions(address).values()]
     others = filter(_ADDRESS.fullmatch, sysfs.names("/sys/bus/pci/drivers/amdgpu"))
-    for minor in minors if found or len([*others]) > 1 else ("*",):
+    for minor in minors if sysfs.names(_KFD_NODES) or len([*others]) > 1 else ("*",):
         for each in pathlib.Path("/sys/devices").glob(f"platform/amdgpu_xcp*/drm/renderD{minor}"):
             yield from _node(str(each))
+
+
+def partitions(address: str) -> dict[int, dict[str, str]]:
+    """The properties that ROCm's driver shows of a GPU's partitions, by their numbers."""
+    domain, bus, rest = address.split(":")
+    place = int(domain, 16), int(bus, 16) << 5 | int(rest[:2], 16)
+    found = {}
+    for name in sysfs.names(_KFD_NODES):
+        shown = _properties(f"{_KFD_NODES}/{name}/properties", " ")
+        where, of_domain = (shown.get(key, "") for key in ("location_id", "domain"))
+        if where.isdecimal() and (int(of_domain or 0), int(where) >> 3 & 0x1FFF) == place:
+            # Older kernels have the partition in the place of the function, which is 0.
+            found[int(where) >> 28 or int(where) & 7] = shown
+    return dict(sorted(found.items()))
+
+
+def of_partition(address: str, number: int, uuid: str) -> base.ContainerEdits:
+    """The nodes of a partition of a GPU, whether its own device has them or the function.
+
+    :raises FileNotFoundError: there is no such partition now
+    """
+    render = f"renderD{partitions(address).get(number, {}).get('drm_render_minor')}"
+    places = [_FUNCTIONS / address / "drm", *_DEVICES.glob("platform/amdgpu_xcp*/drm")]
+    place = next((each for each in places if (each / render).exists()), None)
+    if place is None:
+        raise FileNotFoundError(f"GPU {address} has no partition {number} now")
+    said = {"CYBORG_PARTITION": f"{address} {number}"}
+    return of_folder(str(place), said, uuid, _BESIDE["amdgpu"])
 
 
 def _davinci(driver: str, nodes: Iterable[str]) -> Iterator[str]:

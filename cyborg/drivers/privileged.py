@@ -186,6 +186,18 @@ def set_qat_services(address: str, services: str) -> None:
 
 
 @_privileged
+def set_gpu_partition(address: str, kind: str, mode: str) -> None:
+    """Give an AMD GPU another ``compute`` or ``memory`` partition, such as ``CPX`` or ``NPS4``.
+
+    :raises OSError: EBUSY if a process has it open, EINVAL if it cannot have that, else the
+        kernel's error
+    """
+    path = _function(address) / f"current_{_checked(_NAME, kind)}_partition"
+    if _text(path) != mode:
+        _write(path, _checked(_NAME, mode))
+
+
+@_privileged
 def set_idxd_queues(address: str, count: int, mode: str) -> None:
     """Give a DSA or IAA function so many queues for user space, and no others.
 

@@ -13,6 +13,8 @@ _WRITE_ONLY = frozenset({"bind", "create", "drivers_probe", "remove", "reset", "
 _WRITABLE = frozenset(
     {
         "cfg_services",
+        "current_compute_partition",
+        "current_memory_partition",
         "current_vgpu_type",
         "driver_name",
         "driver_override",

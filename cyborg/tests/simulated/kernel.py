@@ -10,7 +10,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from cyborg.tests.simulated import idxd, vgpu
+from cyborg.tests.simulated import amd, idxd, vgpu
 from cyborg.tests.simulated.layout import Function
 from cyborg.tests.simulated.tree import Tree
 
@@ -47,6 +47,8 @@ class Kernel:
         place = self._files.real(above)
         if name in idxd.ATTRIBUTES and self._files.target(f"{place}/subsystem") == "dsa":
             idxd.configure(self._files, place, name, text.strip())
+        elif name.startswith("current_") and name.endswith("_partition"):
+            amd.divide(self._files, self._function(place), name.split("_")[1], text.strip())
         elif name in self._written:
             self._written[name](place, text.strip())
         else:

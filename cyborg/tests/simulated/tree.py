@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cyborg.tests.simulated import cards, host_own, idxd, kernel_text, proc, vgpu
+from cyborg.tests.simulated import amd, cards, host_own, idxd, kernel_text, proc, vgpu
 from cyborg.tests.simulated.files import Files
 from cyborg.tests.simulated.layout import Function, Layout
 
@@ -255,6 +255,7 @@ class Tree:
         for name, node in function.fill(facts.get("nodes", {})).items():
             self._child(path, name, node)
         vgpu.offer(self.files, function)
+        amd.offer(self.files, function)
         if any(node["subsystem"] == "dsa" for node in facts.get("nodes", {}).values()):
             idxd.offer(self.files)
 

@@ -60,9 +60,28 @@ class TestQueues(contract.SimulatedDriverContract):
         assert given == [{"/dev/dsa/wq0.1"}, {"/dev/dsa/wq0.3"}]
 
 
+class TestPartitions(contract.SimulatedDriverContract):
+    entry_point = "amd_gpu_driver"
+    recorded = "slices"
+
+    def test_each_partition_is_given_out_with_its_own_nodes(self, simulated, devices):
+        _other, device, whole = devices
+        (part,) = device.deployables
+
+        assert part.resource_class == "CUSTOM_AMD_PARTITION"
+        assert {"CUSTOM_COMPUTE_PARTITION_CPX", "CUSTOM_AMD_74A1"} <= set(part.traits)
+        assert not any("MEMORY_GIB" in each for each in part.traits)
+        assert values(part.attach_handles, "partition") == [str(n) for n in range(8)]
+        assert whole.deployables[0].resource_class == "PGPU"
+        given = nodes(simulated, self.entry_point, "", device)
+        assert given[0] == {"/dev/kfd", "/dev/dri/card1", "/dev/dri/renderD136"}
+        assert given[7] == {"/dev/kfd", "/dev/dri/card15", "/dev/dri/renderD143"}
+        assert len(set.union(*given)) == 17
+
+
 @pytest.mark.parametrize(
     ("card", "driver"),
-    [("dsa-enabled", "intel_dsa_driver")],
+    [("dsa-enabled", "intel_dsa_driver"), ("mi300x-cpx", "amd_gpu_driver")],
 )
 def test_what_must_be_clean_is_not_given_out_as_slices(simulate, card, driver):
     text = "[cleaning]\ndefault = required\n"

@@ -90,3 +90,48 @@ def test_a_queue_that_the_host_uses_keeps_its_layout(start_layouts: Any) -> None
     assert "queue wq0.0" in operation["error"]
     assert one.layout(one.card) == "2-dedicated"
     assert one.offered(one.card) == {"CUSTOM_DSA_QUEUE": 2}
+
+
+PARTITIONS = "[amd_gpu_driver]\nlayouts = SPX-NPS1, DPX-NPS1, TPX-NPS1, CPX-NPS1, CPX-NPS4\n"
+
+
+def test_a_gpu_is_partitioned_by_a_layout(start_layouts: Any) -> None:
+    one: LayoutsSite = start_layouts(["mi300x-parts"], "amd_gpu_driver", PARTITIONS)
+    card = one.card
+    attributes = one.deployable(card)["attributes"]
+    assert attributes["layout_CPX-NPS1"] == "8"
+    assert "layout_TPX-NPS1" not in attributes
+    assert one.layout(card) == "SPX-NPS1"
+    assert one.offered(card) == {"CUSTOM_AMD_PARTITION": 1}
+
+    assert one.give(card, "CPX-NPS1")["error"] is None
+
+    assert one.offered(card) == {"CUSTOM_AMD_PARTITION": 8}
+    assert "CUSTOM_COMPUTE_PARTITION_CPX" in one.traits(card)
+    allocation = allocate(one, "CUSTOM_AMD_PARTITION")
+    assert one.ask(card, "SPX-NPS1").status_code == 409
+    free(one, allocation)
+
+    # The kernel divides the memory anew when its driver is loaded again.
+    operation = one.give(card, "CPX-NPS4")
+    assert operation["state"] == "failed"
+    assert "when amdgpu is loaded again" in operation["error"]
+    assert one.layout(card) == "CPX-NPS1"
+    one.host.change("detach", card)
+    one.host.change("attach", card)
+    one.site.hurry(lambda: one.layout(card) == "SPX-NPS4")
+    assert one.give(card, "CPX-NPS4")["error"] is None
+    assert one.offered(card) == {"CUSTOM_AMD_PARTITION": 8}
+
+
+def test_a_gpu_that_a_process_has_open_keeps_its_partitions(start_layouts: Any) -> None:
+    one: LayoutsSite = start_layouts(
+        [{"card": "mi300x-parts", "busy": True}], "amd_gpu_driver", PARTITIONS
+    )
+
+    operation = one.give(one.card, "CPX-NPS1")
+
+    assert operation["state"] == "failed"
+    assert "busy" in operation["error"]
+    assert one.layout(one.card) == "SPX-NPS1"
+    assert one.offered(one.card) == {"CUSTOM_AMD_PARTITION": 1}
