@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
         conf.print_help()
         return 2
     process.set_up_log(conf)
-    db.configure(conf)
+    db.configure(conf, patient=True)
     with revision.one_sentence():
         revision.check_not_foreign()
         conf.command.run(conf)

@@ -27,8 +27,8 @@ from oslo_db.sqlalchemy import enginefacade
 from sqlalchemy import orm
 from sqlalchemy.ext import compiler as sa_compiler
 
-from cyborg.common import errors, faster, needs
-from cyborg.db import outage, round_trips
+from cyborg.common import errors, needs
+from cyborg.db import connections, outage, round_trips
 from cyborg.db import sqlite as sqlite_engine
 
 P = ParamSpec("P")
@@ -40,27 +40,12 @@ M = TypeVar("M", bound=orm.DeclarativeBase)
 MAX_RESTARTS = 30
 #: Seconds after which it is not attempted again, so that who waits for it is answered.
 MAX_RETRY_SECONDS = 30.0
-#: Seconds for which a statement waits for a lock of another transaction, on a server. InnoDB waits
-#: for 50 by default, and PostgreSQL for ever.
-LOCK_WAIT_SECONDS = 5
-#: Seconds after which a server that does not answer at all counts as away, as PyMySQL has it; the
-#: other drivers wait for minutes.
-CONNECT_SECONDS = 10
-_PATIENT = frozenset({"mysqldb", "psycopg", "psycopg2"})
 
 _UNREACHABLE = "The database cannot be reached at present; try again later."
 _BUSY = "The database is busy with the same objects for others; try again later."
 _ENDED = "The database has ended a query that took too long; try again later."
 _READ_ONLY = "The database takes no changes at present; try again later."
 _NO_CONNECTION = "All connections to the database are in use; try again later."
-
-#: How long MySQL and MariaDB wait for a row, and for a table that is being altered.
-MYSQL_WAITS = ("innodb_lock_wait_timeout", "lock_wait_timeout")
-#: PostgreSQL's setting, unless the URL or the server has one already.
-_SET_POSTGRESQL_WAIT = (
-    "SELECT set_config(name, CASE setting WHEN '0' THEN '{}' ELSE setting END, false)"
-    " FROM pg_settings WHERE name = 'lock_timeout'"
-)
 
 #: The key in a session's ``info`` of what is to be called after its commit.
 _AFTER_COMMIT = "cyborg_after_commit"
@@ -128,8 +113,10 @@ def register(conf: cfg.ConfigOpts) -> None:
     conf.set_default("max_retries", 0, group="database")
 
 
-def configure(conf: cfg.ConfigOpts) -> None:
+def configure(conf: cfg.ConfigOpts, *, patient: bool = False) -> None:
     """Use ``[database] connection`` in this process; a second call switches to another database.
+
+    ``patient``: the server may take any time for a statement, as an upgrade's do.
 
     :raises Misconfigured: the option is not set, or names no database that can be used
     """
@@ -150,11 +137,7 @@ def configure(conf: cfg.ConfigOpts) -> None:
     _facade.replace(slave_connection=conf.database.connection, **given)
     _hide_values()
     for name, each in ((_WHOLE, _facade.engine), (_PLAIN, _facade.plain_engine)):
-        sa.event.listen(each, "do_connect", _set_driver)
-        if conf.database.connection.startswith(("mysql", "mariadb")):
-            sa.event.listen(each, "connect", _prepare_mysql)
-        elif conf.database.connection.startswith("postgresql"):
-            sa.event.listen(each, "connect", _prepare_postgresql)
+        connections.prepare(each, patient=patient)
         # After what SQLAlchemy does with the first connection.
         sa.event.listen(each, "connect", functools.partial(_note_connected, _facade, name))
         each.dispose()
@@ -190,39 +173,6 @@ def _check_url(text: str) -> None:
 
 def _note_connected(facade: _Facade, name: str, *_: Any) -> None:
     facade.connected.add(name)
-
-
-def _set_driver(dialect: Any, _record: Any, _args: Any, options: dict[str, Any]) -> None:
-    """Have a driver give up in time, and believe no server without a good certificate."""
-    if dialect.driver in _PATIENT:
-        options.setdefault("connect_timeout", CONNECT_SECONDS)
-    # By itself mysqlclient logs in without TLS too, or at a server with another name.
-    if dialect.driver == "mysqldb" and options.get("ssl"):
-        options.setdefault("ssl_mode", "VERIFY_IDENTITY")
-    if dialect.driver in {"pymysql", "mysqldb"}:
-        options["conv"] = faster.converters(dialect.loaded_dbapi)
-
-
-def _prepare_mysql(dbapi_connection: Any, record: Any) -> None:
-    """Make a new connection to MySQL behave like one to PostgreSQL.
-
-    With READ COMMITTED each statement sees what was committed before it began, so a transaction
-    that waited for a lock sees what the one before it wrote; and InnoDB keeps no locks on rows
-    that it only read. With utf8mb4 texts may hold every character; ``utf8``, which oslo.db and
-    most connection URLs ask for, has only those of up to three bytes.
-    """
-    with dbapi_connection.cursor() as cursor:
-        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        waits = (f"SESSION {name} = LEAST(@@{name}, {LOCK_WAIT_SECONDS})" for name in MYSQL_WAITS)
-        cursor.execute(f"SET NAMES utf8mb4, {', '.join(waits)}")
-
-
-def _prepare_postgresql(dbapi_connection: Any, record: Any) -> None:
-    # Else the ROLLBACK of a first transaction would undo it.
-    dbapi_connection.autocommit = True
-    with dbapi_connection.cursor() as cursor:
-        cursor.execute(_SET_POSTGRESQL_WAIT.format(LOCK_WAIT_SECONDS * 1000))
-    dbapi_connection.autocommit = False
 
 
 #: The options of ``[database]`` that are passed to enginefacade.
@@ -275,7 +225,7 @@ def snapshot() -> Iterator[orm.Session]:
         # SQLite's transactions are like that anyway.
         if session.get_bind().dialect.name != "sqlite":
             # For this transaction alone, whereas an option of SQLAlchemy is undone by setting what
-            # was the default when the engine connected, before _prepare_mysql.
+            # was the default when the engine connected, before connections.prepare.
             session.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
         yield session
 

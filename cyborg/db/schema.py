@@ -16,8 +16,8 @@ import alembic.script
 import sqlalchemy as sa
 
 from cyborg import db
+from cyborg.db import connections, sqlite
 from cyborg.db import models as db_models
-from cyborg.db import sqlite
 
 LOG = logging.getLogger(__name__)
 
@@ -75,12 +75,13 @@ def _mysql_lock(connection: sa.Connection) -> Iterator[None]:
         yield
     finally:
         if not connection.invalidated:
-            connection.execute(_set_waits(db.LOCK_WAIT_SECONDS))
+            connection.execute(_set_waits(connections.LOCK_WAIT_SECONDS))
             connection.execute(sa.select(sa.func.release_lock(_MYSQL_LOCK)))
 
 
 def _set_waits(value: object) -> sa.TextClause:
-    return sa.text(f"SET {', '.join(f'SESSION {name} = {value}' for name in db.MYSQL_WAITS)}")
+    waits = (f"SESSION {name} = {value}" for name in connections.MYSQL_WAITS)
+    return sa.text(f"SET {', '.join(waits)}")
 
 
 @db.retry_for_long

@@ -23,7 +23,7 @@ from cyborg import db, profiles
 from cyborg.api import app
 from cyborg.api.controllers import root
 from cyborg.common import errors
-from cyborg.db import models, revision, schema
+from cyborg.db import connections, models, revision, schema
 from cyborg.tests import asks, hosts, messages, servers
 from cyborg.tests.boots import RP
 
@@ -59,11 +59,20 @@ UNREACHABLE = "The database cannot be reached at present; try again later."
 Call = Callable[..., webob.Response]
 
 
+class _SilentWire(messages.Wire):
+    """A relay that keeps connections open, and lets nothing through while it is ``silent``."""
+
+    silent = False
+
+    def passes(self, data: bytes) -> bytes:
+        return b"" if self.silent else data
+
+
 @pytest.fixture
-def wire(conf: cfg.ConfigOpts, database: sa.Engine, database_url: str) -> Iterator[messages.Wire]:
+def wire(conf: cfg.ConfigOpts, database: sa.Engine, database_url: str) -> Iterator[_SilentWire]:
     """What this process reaches its database over."""
     hosts.apply(hosts.card("a"))
-    line = messages.Wire(database_url)
+    line = _SilentWire(database_url)
     line.join()
     conf.set_override("connection", line.url, group="database")
     db.configure(conf)
@@ -142,6 +151,25 @@ def test_every_route_says_when_to_come_back_and_recovers(call: Call, wire: messa
     wire.join()
     for route in REQUESTS:
         assert_served(call, route)
+
+
+# libpq sees a dead host only, and not a server that has stopped.
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("database_kind", "database_driver"),
+    [each for each in servers.DRIVERS if each[0] == "mysql"],
+    indirect=True,
+)
+def test_a_database_that_falls_silent_holds_no_request(
+    call: Call, wire: _SilentWire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 1)
+    db.dispose()
+    assert_served(call, NOVA[0])
+    wire.silent = True
+    assert_refused(call, NOVA[0], UNREACHABLE)
+    wire.silent = False
+    assert_served(call, NOVA[0])
 
 
 @on_servers
@@ -286,7 +314,7 @@ def test_who_waits_for_a_lock_is_answered_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By themselves InnoDB waits for 50 seconds each time, and PostgreSQL for ever."""
-    monkeypatch.setattr(db, "LOCK_WAIT_SECONDS", 1)
+    monkeypatch.setattr(connections, "LOCK_WAIT_SECONDS", 1)
     monkeypatch.setattr(db, "MAX_RETRY_SECONDS", 1.0)
     connect(conf, database.url)
     began = time.monotonic()
@@ -301,7 +329,7 @@ def test_who_waits_for_a_lock_is_answered_in_time(
 def test_an_upgrade_waits_for_as_long_as_it_takes(
     conf: cfg.ConfigOpts, database: sa.Engine, database_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(db, "LOCK_WAIT_SECONDS", 1)
+    monkeypatch.setattr(connections, "LOCK_WAIT_SECONDS", 1)
     connect(conf, database.url)
 
     def migrate(_config: object, _revision: str) -> None:

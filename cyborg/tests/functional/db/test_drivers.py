@@ -20,7 +20,7 @@ from oslo_db import exception as db_exc
 
 from cyborg import db
 from cyborg.common import errors
-from cyborg.db import models
+from cyborg.db import connections, models
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, servers, tls
 
@@ -103,7 +103,7 @@ def test_of_two_that_wait_for_each_other_one_is_run_again(database: sa.Engine) -
 def test_a_server_that_says_nothing_is_given_up(
     conf: cfg.ConfigOpts, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(db, "CONNECT_SECONDS", 2)
+    monkeypatch.setattr(connections, "CONNECT_SECONDS", 2)
     kind = "postgresql" if driver == "psycopg2" else "mysql"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"{kind}://u:p@127.0.0.1:{silent.getsockname()[1]}/x"
