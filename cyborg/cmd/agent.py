@@ -11,12 +11,15 @@ from oslo_config import cfg
 from cyborg import metrics, process, rpc
 from cyborg.agent import host_signer, service
 from cyborg.cmd import agent_key, discover
-from cyborg.common import needs
+from cyborg.common import errors, needs
 
 _HELP = (
     "Find the accelerators of this host and prepare them for guests, until SIGTERM. "
     "It reads [agent] and the groups of its drivers, and needs no database."
 )
+
+#: The default of oslo.messaging, which is a guest on this host.
+_NO_BROKER = "rabbit://"
 
 _COMMANDS = {discover.NAME: discover, agent_key.NAME: agent_key}
 
@@ -42,6 +45,12 @@ def main(argv: list[str] | None = None) -> int:
     process.open_log(conf)
     needs.check(conf, "glance", "programming")
     rpc.configure(conf, replies_of=conf.host)
+    if conf.transport_url == _NO_BROKER:
+        read = ", ".join(conf.config_file or ()) or "none"
+        raise errors.Misconfigured(
+            "[DEFAULT] transport_url is not set, so the agent has no broker to send its reports "
+            f"to. Configuration files read: {read}."
+        )
     own = host_signer.HostSigner(conf)
     own.start()
     rpc.use_signer(rpc.HOST, own)

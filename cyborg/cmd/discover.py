@@ -50,7 +50,8 @@ def run(conf: cfg.ConfigOpts) -> int:
     """Run the command, and return the exit status."""
     # The log file is the agent's, and may belong to another user.
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Sentences("%(message)s"))
+    formatter = logging.Formatter if conf.debug else _Sentences
+    handler.setFormatter(formatter("%(message)s"))
     # oslo.log has a handler of its own by now, which nobody has opened.
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("cyborg").setLevel(logging.DEBUG if conf.debug else logging.INFO)
@@ -63,7 +64,7 @@ def run(conf: cfg.ConfigOpts) -> int:
 
 
 class _Sentences(logging.Formatter):
-    """Leaves tracebacks out: the errors are in the output."""
+    """Leaves tracebacks out, but for ``--debug``: the errors are in the output."""
 
     def formatException(self, _exc_info: Any) -> str:  # noqa: N802 - the library's name
         return ""

@@ -266,10 +266,12 @@ def _print_table(
         for check, *said in (each.values() for each in found):
             table.add_row([check, " ".join(filter(None, said))])
         print(table)
-    print(
-        f"{len(found)} findings. {hosts['compared']} hosts compared with Placement; "
-        f"{hosts['in_progress']} of them are just being changed."
-    )
+    # After a fault nobody knows whether there are more.
+    if found or fault is None:
+        print(f"Findings: {len(found)}.")
+    print(f"Hosts compared with Placement: {hosts['compared']}.")
+    if hosts["in_progress"]:
+        print(f"Hosts with a change in progress: {hosts['in_progress']}.")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Checks(upgradecheck.UpgradeCommands):
             sentence = f"The database does not answer ({type(exc).__name__})."
             return upgradecheck.Result(FAILURE, sentence)
         if found == schema.head():
-            return upgradecheck.Result(SUCCESS)
+            return upgradecheck.Result(SUCCESS, "The schema is that of this release.")
         if found is None or schema.knows(found):
             sentence = (
                 f"The schema is at revision {found or 'none'}, and this release needs "
@@ -58,7 +58,8 @@ class Checks(upgradecheck.UpgradeCommands):
         found += cyborg_conf.passed_over(self.conf)
         if not self.conf.oslo_policy.enforce_new_defaults:
             found.append("[oslo_policy] enforce_new_defaults = false has no effect.")
-        return upgradecheck.Result(WARNING if found else SUCCESS, " ".join(found) or None)
+        told = " ".join(found) or "Every option that is set has an effect."
+        return upgradecheck.Result(WARNING if found else SUCCESS, told)
 
     def paste_file(self) -> upgradecheck.Result:
         """Find an operator's own paste file that does not work with this release."""
@@ -67,7 +68,7 @@ class Checks(upgradecheck.UpgradeCommands):
             sentence = f"The paste file {path} is that of another Cyborg and is passed over."
             return upgradecheck.Result(WARNING, sentence)
         if app.is_usable(path, self.conf.api.auth_strategy):
-            return upgradecheck.Result(SUCCESS)
+            return upgradecheck.Result(SUCCESS, f"The paste file {path} fits this release.")
         sentence = (
             f"The paste file {path} has no pipeline {self.conf.api.auth_strategy}, so it does not "
             f"work with this release: remove it, or write it again from {app.SHIPPED_PASTE_FILE}."
@@ -89,14 +90,15 @@ class Checks(upgradecheck.UpgradeCommands):
             for name in enforcer.file_rules
             if name not in known
         ]
-        return upgradecheck.Result(WARNING if sentences else SUCCESS, " ".join(sentences) or None)
+        told = " ".join(sentences) or "The policy file has no unknown rules."
+        return upgradecheck.Result(WARNING if sentences else SUCCESS, told)
 
     def rpc_pins(self) -> upgradecheck.Result:
         """Find messages pinned to an older or an unknown version."""
         pins = {name: self.conf.upgrade_levels[name] for name in ("agent", "conductor")}
         pinned = {name: pin for name, pin in pins.items() if pin not in {None, rpc.VERSION}}
         if not pinned:
-            return upgradecheck.Result(SUCCESS)
+            return upgradecheck.Result(SUCCESS, "No message is pinned to an older version.")
         named = ", ".join(f"{name} = {pin}" for name, pin in pinned.items())
         if all(_is_older(pin) for pin in pinned.values()):
             sentence = (
@@ -109,7 +111,9 @@ class Checks(upgradecheck.UpgradeCommands):
 
     def policy_file(self) -> upgradecheck.Result:
         """Find a policy file that is no YAML."""
-        return common_checks.check_policy_json(self, self.conf)
+        found = common_checks.check_policy_json(self, self.conf)
+        found.details = found.details or "The policy file is not JSON."
+        return found
 
     _upgrade_checks = (
         ("Database schema", schema),

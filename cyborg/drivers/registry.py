@@ -36,8 +36,8 @@ def load(conf: cfg.ConfigOpts) -> Registry:
     errors = dict(found.errors)
     if not enabled:
         errors[NO_DRIVER] = (
-            "[agent] enabled_drivers is not set: no device of this host is reported. "
-            "cyborg-agent discover shows what there is"
+            "[agent] enabled_drivers is not set, so no device of this host is reported. Set it to "
+            f"some of the installed drivers: {', '.join(_installed())}"
         )
     for name, sentence in errors.items():
         LOG.error("Driver %s: %s", name, sentence)
@@ -46,8 +46,12 @@ def load(conf: cfg.ConfigOpts) -> Registry:
 
 def load_others(conf: cfg.ConfigOpts) -> Mapping[str, base.Driver]:
     """The drivers that are installed and not enabled, as far as they can be loaded."""
-    installed = importlib.metadata.entry_points(group=NAMESPACE).names
-    return _load(sorted(installed - set(conf.agent.enabled_drivers)), conf).drivers
+    others = set(_installed()) - set(conf.agent.enabled_drivers)
+    return _load(sorted(others), conf).drivers
+
+
+def _installed() -> list[str]:
+    return sorted(importlib.metadata.entry_points(group=NAMESPACE).names)
 
 
 @functools.cache
@@ -68,7 +72,8 @@ def _load(names: Iterable[str], conf: cfg.ConfigOpts) -> Registry:
             errors[name] = f"The driver cannot be loaded: {type(exc).__name__}: {exc}"
             continue
         if not found:
-            errors[name] = "No driver of this name is installed"
+            known = ", ".join(_installed())
+            errors[name] = f"No driver of this name is installed; installed are {known}"
         elif not isinstance(found[-1], base.Driver):
             errors[name] = f"{type(found[-1]).__name__} is no driver: it has no method discover"
         elif why_not := _why_other_api(found[-1]):

@@ -196,7 +196,9 @@ def test_what_ails_would_be_reserved_and_a_driver_that_fails_hides_no_other(host
     done = discover("--format", "json", drivers="unheard_of,nvidia_gpu_driver")
 
     assert done.returncode == 1
-    assert json.loads(done.stdout)["errors"] == {"unheard_of": ABSENT}
+    (told,) = json.loads(done.stdout)["errors"].items()
+    assert (told[0], told[1].partition(";")[0]) == ("unheard_of", ABSENT)
+    assert "nvidia_gpu_driver" in told[1]
     assert by_name(done.stdout)[GPU]["inventory"] == {"PGPU": {"total": 1, "reserved": 1}}
 
     done = discover(drivers="unheard_of,nvidia_gpu_driver")
@@ -316,10 +318,34 @@ def test_a_host_on_which_no_driver_is_enabled_says_what_there_is(discover):
     assert done.returncode == 1
     document = json.loads(done.stdout)
     assert "[agent] enabled_drivers is not set" in document["errors"]["agent"]
+    assert "installed drivers: accel_driver, amd_gpu_driver" in document["errors"]["agent"]
+    lines = discover(drivers="").stdout.splitlines()
+    assert any(line.startswith("[agent] enabled_drivers is not set") for line in lines)
     assert {each["remedy"] for each in document["not_offered"]} == {
         "[agent] enabled_drivers = nvidia_gpu_driver",
         "[agent] enabled_drivers = intel_qat_driver",
     }
+
+
+@pytest.mark.parametrize("options", [[], ["--debug"]])
+def test_what_a_driver_raised_is_traced_with_debug(simulate, configured, options):
+    simulated = simulate({"cards": ["ai100"]})
+    accelerators = pathlib.Path(simulated.files.path("class/accel"))
+    shutil.rmtree(accelerators)
+    accelerators.write_text("")
+
+    done = simulated.call(in_process, *configured("accel_driver"), *options, "discover")
+
+    assert done.returncode == 1
+    assert ("Traceback" in done.stderr) is bool(options)
+
+
+def test_an_agent_without_a_broker_says_so_and_ends(configured):
+    done = in_process(*configured("fake_driver"), "--log-file", "")
+
+    assert done.returncode == 1
+    assert "[DEFAULT] transport_url is not set" in done.stderr
+    assert "Configuration files read: " in done.stderr
 
 
 CARD = {"address": "0000:11:00.0"}

@@ -47,8 +47,8 @@ def with_placement(status: Status, placement: PlacementServer, card: str) -> Sta
 
 @pytest.mark.makes_up_rows
 def test_what_is_wrong_is_said(with_placement: Status, placement: PlacementServer) -> None:
-    end = "1 hosts compared with Placement; 0 of them are just being changed.\n"
-    assert with_placement("check") == (0, f"0 findings. {end}")
+    end = "Hosts compared with Placement: 1.\n"
+    assert with_placement("check") == (0, f"Findings: 0.\n{end}")
 
     placement.set_traits(A)
     gone = models.new_uuid()
@@ -90,6 +90,9 @@ def test_a_placement_that_does_not_answer_is_another_status(status: Status) -> N
     code, found = status.json("check", "--format", "json")
     assert code == 2
     assert "127.0.0.1" in found["fault"]
+    code, text = status("check")
+    assert code == 2
+    assert "Findings" not in text
 
 
 @pytest.mark.makes_up_rows
@@ -121,6 +124,7 @@ def test_an_upgrade_that_can_be_made(status: Status) -> None:
     code, text = status("upgrade", "check")
     assert code == 0
     assert text.count("Result: Success") == 6
+    assert "None" not in text
 
 
 def test_what_to_look_at_before_an_upgrade(status: Status, tmp_path: pathlib.Path) -> None:
