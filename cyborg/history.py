@@ -365,7 +365,18 @@ def list_entries(
     if scope is not None:
         visible = visible.where(_ENTRY.project_id == scope)
     with db.reader() as session:
-        return paging.fetch(session, visible, COLUMNS, page, wanted)
+        return paging.fetch(session, visible, COLUMNS, page, wanted, options=_present())
+
+
+def _present() -> list[Any]:
+    """Have entries loaded with what is still known of their ARQs and handles."""
+    arq, handle = models.Arq, models.AttachHandle
+    name = sa.select(arq.device_profile_name).where(arq.uuid == _ENTRY.arq_uuid)
+    info = sa.select(handle.attach_info).where(handle.uuid == _ENTRY.handle_uuid)
+    return [
+        orm.with_expression(_ENTRY.profile_name, name.scalar_subquery()),
+        orm.with_expression(_ENTRY.attach_info, info.scalar_subquery()),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

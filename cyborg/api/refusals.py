@@ -17,14 +17,8 @@ KEYWORD = "refusal"
 #: Characters of a client's text that a message repeats.
 SHOWN = 255
 
-_UUID = (
-    "Invalid input for field/attribute {last}. Value: '{value}'. unable to convert to uuid. "
-    "Error: Expected a uuid but received {value}."
-)
-_NUMBER = (
-    "Invalid input for field/attribute {last}. Value: '{value}'. unable to convert to integer: "
-    "give a whole number from {least} to {most}."
-)
+_UUID = "{field} must be a UUID, not '{value}'."
+_NUMBER = "{field} must be a whole number from {least} to {most}, not '{value}'."
 _LENGTH = "{field} must have {least} to {most} characters."
 _ITEMS = "{field} must have {least} to {most} items."
 _DEFAULTS = {
@@ -62,7 +56,6 @@ def sentence(error: jsonschema.ValidationError, field: str) -> str:
     value, path = _shown(error.instance), _path(error, field)
     return template.format(
         field=path or "The request body",
-        last=path.rpartition(".")[2],
         value=value,
         name=value.partition(":")[2].strip(),
         missing="".join(_missing(error)),

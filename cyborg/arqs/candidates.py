@@ -36,6 +36,8 @@ class Chosen:
     #: The index of the group.
     group: int
     deployable: ProviderRow
+    #: Whether the group prefers anything.
+    prefers: bool
     #: Whether it does not run the preferred function.
     lacks_function: bool
     #: How many of the preferred traits it does not have.
@@ -256,6 +258,7 @@ def _choice(
     return Chosen(
         group=index,
         deployable=deployable,
+        prefers=bool(function or group.preferred_traits),
         lacks_function=bool(function) and not (runs and program.same(runs, function)),
         lacks_traits=len(group.preferred_traits - trait_match.traits(deployable.attributes)),
         reprogram=program.lacking(group, deployable) is not None,

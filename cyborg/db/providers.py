@@ -58,6 +58,7 @@ class ProviderRow:
     attributes: list[Fact]
     id: int
     uuid: str
+    name: str
     rp_uuid: str
     num_accelerators: int
     program_mode: str | None

@@ -167,6 +167,9 @@ class HistoryEntry(Base):
     consumer_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     arq_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), index=True, default=None)
     hostname: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: As they are now, or null if they are gone: the profile of the ARQ, and what the handle is.
+    profile_name: orm.Mapped[str | None] = orm.query_expression()
+    attach_info: orm.Mapped[str | None] = orm.query_expression()
     image_uuid: orm.Mapped[str | None] = orm.mapped_column(string(36), default=None)
     function_id: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
     #: Why.

@@ -181,12 +181,18 @@ class Candidates(command.Table):
         )
         if answer.get("reason"):
             sys.stderr.write(f"{command.printable(answer['reason'])}\n")
-        columns = ("hostname", "group", "deployable_uuid", "preferred", "reprogram")
         rows = [
             {"hostname": candidate["hostname"], **group}
             for candidate in answer["candidates"]
             for group in candidate["groups"]
         ]
+        columns = ["hostname", "deployable_name", "group", "preferred", "reprogram"]
+        if parsed_args.formatter != "table":
+            return command.table([*columns, "deployable_uuid"], rows)
+        if all(row["preferred"] is None for row in rows):
+            columns.remove("preferred")
+        if not any(row["group"] for row in rows):
+            columns.remove("group")
         return command.table(columns, rows)
 
 

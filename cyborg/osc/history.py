@@ -17,10 +17,12 @@ class List(command.Lister):
     collection = "history"
     short = (
         "started_at",
-        "ended_at",
         "kind",
-        "hostname",
         "resource_class",
+        "attach_handle_info",
+        "device_profile_name",
+        "hostname",
+        "ended_at",
         "reason",
         "instance_uuid",
     )

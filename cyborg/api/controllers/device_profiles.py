@@ -183,12 +183,17 @@ def _candidate(candidate: candidates.Candidate, rank: int) -> dict[str, Any]:
                 "group": choice.group,
                 "rp_uuid": choice.deployable.rp_uuid,
                 "deployable_uuid": choice.deployable.uuid,
-                "preferred": not (choice.lacks_function or choice.lacks_traits),
+                "deployable_name": choice.deployable.name,
+                "preferred": _is_preferred(choice),
                 "reprogram": choice.reprogram,
             }
             for choice in candidate.choices
         ],
     }
+
+
+def _is_preferred(choice: candidates.Chosen) -> bool | None:
+    return not (choice.lacks_function or choice.lacks_traits) if choice.prefers else None
 
 
 def _key(text: str) -> profiles.ProfileName:

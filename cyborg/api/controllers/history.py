@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ class History(Resource):
         everything = request.caller.is_admin
         return {
             "attach_handle_uuid": entry.handle_uuid,
+            "device_profile_name": entry.profile_name,
+            "attach_handle_info": json.loads(entry.attach_info or "{}"),
             "instance_uuid": entry.consumer_uuid,
             "hostname": entry.hostname if everything else None,
             "reason": reasons.shown(request.caller, entry.reason, entry.private_reason),

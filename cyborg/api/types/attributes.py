@@ -20,8 +20,7 @@ _NUMBER = Value(
     pattern="^[0-9]{1,9}$",
     minimum=0,
     maximum=arguments.ID_MAX,
-    refusal="Invalid input for field/attribute deployable_id. Value: '{value}'. unable to convert "
-    "to integer.",
+    refusal="deployable_id must be a whole number, not '{value}'.",
 )
 
 

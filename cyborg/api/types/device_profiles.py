@@ -30,11 +30,13 @@ _TEXT = {"type": "string", "maxLength": arguments.TEXT_MAX}
 _KINDS = [
     {
         "pattern": "^(resources|trait|accel):",
-        "refusal": "Device profile group keys must be of the form ^(resources:|trait:|accel:)",
+        "refusal": "Group key '{value}' must begin with resources:, trait: or accel:, for example "
+        "resources:FPGA.",
     },
     {
         "pattern": r"^(resources:\s*((FPGA|GPU|VGPU|PGPU)\s*$|CUSTOM_)|trait:|accel:)",
-        "refusal": "Unsupported resource class {name}",
+        "refusal": "Unsupported resource class {name}: use FPGA, GPU, VGPU, PGPU, or a name "
+        "that begins with CUSTOM_.",
     },
 ]
 _OWN_TRAIT = {
@@ -245,7 +247,11 @@ class CandidateGroup(Object):
     group = Field(fields.COUNT, "The number of the group, counted from 0.")
     rp_uuid = Field(fields.UUID, "The deployable's resource provider in Placement.")
     deployable_uuid = Field(fields.UUID, "The deployable.")
-    preferred = Field(bool, "Whether it has everything that the group prefers.")
+    deployable_name = Field(fields.TEXT, "The name of the deployable.")
+    preferred = Field(
+        Value(bool, type=["boolean", "null"]),
+        "Whether it has everything that the group prefers; null if the group prefers nothing.",
+    )
     reprogram = Field(bool, "Whether it would be programmed for the group.")
 
 

@@ -18,6 +18,12 @@ class HistoryEntry(Object):
     device_uuid = Field(fields.UUID_OR_NULL, "The device, which may be gone.")
     attach_handle_uuid = Field(fields.UUID_OR_NULL, "The attach handle.")
     resource_class = Field(fields.TEXT_OR_NULL, "What was used, as a resource class.")
+    device_profile_name = Field(
+        fields.TEXT_OR_NULL, "The profile of the accelerator request, as long as it is there."
+    )
+    attach_handle_info = Field(
+        {str: str}, "The content of the attach handle; empty if that is gone."
+    )
     project_id = Field(fields.TEXT_OR_NULL, "Whose it is.")
     instance_uuid = Field(fields.UUID_OR_NULL, "The instance.")
     arq_uuid = Field(fields.UUID_OR_NULL, "The accelerator request.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 from typing import Any
 
 import pytest
@@ -216,3 +217,10 @@ def test_candidates(site: Site, osc: OpenStack) -> None:
     osc("device", "profile", "create", "fpga", '[{"resources:FPGA": "1"}]')
     (candidate,) = osc("device", "profile", "candidates", "fpga", "--limit", "1")
     assert (candidate["hostname"], candidate["group"]) == (hosts.ROOT, 0)
+    assert (candidate["deployable_name"], candidate["preferred"]) == (NAME, None)
+    header = osc.run("device", "profile", "candidates", "fpga").out.splitlines()[1]
+    assert re.findall(r"\w+", header) == ["hostname", "deployable_name", "reprogram"]
+    preferring = "resources:FPGA=1,accel:preferred_function=aes"
+    osc("device", "profile", "create", "aes", "--group", preferring)
+    header = osc.run("device", "profile", "candidates", "aes").out.splitlines()[1]
+    assert "preferred" in header

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -90,6 +91,8 @@ def test_who_had_which_handle_from_when_to_when(
         assert (each.device_uuid, each.consumer_uuid) == (card, instance)
         assert (each.project_id, each.resource_class) == ("project-1", "FPGA")
         assert each.ended_ms is None
+        assert json.loads(each.attach_info or "{}")["bus"] == "0c"
+        assert each.profile_name
 
     let_pass(60)
     if way == "delete":

@@ -108,8 +108,8 @@ def test_a_key_that_is_no_uuid_names_no_arq() -> None:
         ({ARQ: add(hostname="")}, "value must have 1 to 255"),
         ({ARQ: add(hostname=5)}, "value must be a text"),
         ({ARQ: add(hostname="h" * 256)}, "value must have 1 to 255"),
-        ({ARQ: add(device_rp_uuid="badrp")}, "Expected a uuid but received badrp"),
-        ({ARQ: add(instance_uuid="x" * 255)}, "Expected a uuid"),
+        ({ARQ: add(device_rp_uuid="badrp")}, "must be a UUID, not 'badrp'"),
+        ({ARQ: add(instance_uuid="x" * 255)}, "must be a UUID"),
     ],
 )
 def test_what_cannot_be_applied(body: Any, sentence: str) -> None:
