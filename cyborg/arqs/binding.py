@@ -170,7 +170,8 @@ class Asker(enum.Enum):
         """
         if deployable is None or self is Asker.CONDUCTOR:
             return False
-        has_programs = bool(deployable.program_mode) or not deployable.is_settled
+        has_programs = bool(deployable.program_mode or deployable.part_of)
+        has_programs = has_programs or not deployable.is_settled
         return has_programs or (self is Asker.PATCH and deployable.prepares)
 
 
@@ -346,8 +347,12 @@ def _undecided(session: orm.Session, instances: Collection[str]) -> _Binds:
 
 
 def _lock_programs(session: orm.Session, deployables: Iterable[ProviderRow]) -> bool:
-    """Lock the programmable ones, so that their program stays the same; whether there is one."""
-    ids = {found.id for found in deployables if found.program_mode}
+    """Lock the programmable ones, so that their program stays the same; whether there is one.
+
+    Of a part of a layout, the one with the layout is locked.
+    """
+    locked = (found.part_of or (found.id if found.program_mode else None) for found in deployables)
+    ids = {each for each in locked if each is not None}
     if ids:
         row = models.Deployable
         session.execute(sa.select(row.id).where(row.id.in_(ids)).with_for_update(read=True))

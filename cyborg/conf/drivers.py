@@ -127,7 +127,9 @@ GPU_OPTS: list[cfg.Opt] = [
         "functions take vGPU types, or that have mediated devices: names of types without the "
         "vendor, such as L40S-12Q, or, of virtual functions, MIG profiles, such as 1g.12gb, which "
         "mean the compute type of that slice. A card is one "
-        "deployable then, and is not offered without virtual functions. Change it only while no "
+        "deployable then, and is not offered without virtual functions. Names with numbers, such "
+        "as 7x1g.10gb or 1x3g.40gb_4x1g.10gb, are MIG instances for containers, of cards without "
+        "virtual functions. Change it only while no "
         "guest has any part of such a card. Cards for which enabled_vgpu_types has a type keep it.",
     ),
     cfg.BoolOpt(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from cyborg.common import program_modes
 from cyborg.db import models
 
 
@@ -71,6 +72,8 @@ class ProviderRow:
     function_shown: str | None
     prepares: bool
     missing: bool
+    #: Another one whose layout this one is a part of; the state of the program is of that one then.
+    part_of: int | None
     withheld: str | None
 
     @property
@@ -92,16 +95,30 @@ def _columns(model: type[models.Base], row: type[Any], *others: str) -> list[sa.
 _FACT = [models.Attribute.__table__.c[name] for name in Fact._fields]
 _HOST = _columns(models.Host, HostRow)
 _DEVICE = _columns(models.Device, DeviceRow, "host")
-_PROVIDER = _columns(models.Deployable, ProviderRow, "device", "attributes", "withheld")
 _deployables, _devices = models.Deployable.__table__, models.Device.__table__
+_cards = _deployables.alias("cards")
+#: What is of the deployable above where that has a layout.
+_SHARED = sa.func.coalesce(_cards.c.program_state, _deployables.c.program_state)
+_PROVIDER = [
+    _SHARED if column.name == "program_state" else column
+    for column in _columns(
+        models.Deployable, ProviderRow, "device", "attributes", "part_of", "withheld"
+    )
+]
 _hosts, _attributes = models.Host.__table__, models.Attribute.__table__
 _resources = models.ResourceProvider.__table__
 #: Made once, since making it takes longer than running it. A row for each attribute.
 _READ = (
-    sa.select(*_FACT, *_HOST, *_DEVICE, *_PROVIDER, _resources.c.withheld)
+    sa.select(*_FACT, *_HOST, *_DEVICE, *_PROVIDER, _cards.c.id, _resources.c.withheld)
     .select_from(_deployables)
     .join(_devices, _devices.c.id == _deployables.c.device_id)
     .join(_hosts, _hosts.c.id == _devices.c.host_id)
+    .outerjoin(
+        _cards,
+        sa.and_(
+            _cards.c.id == _deployables.c.parent_id, _cards.c.program_mode == program_modes.LAYOUT
+        ),
+    )
     .outerjoin(_resources, _resources.c.uuid == _deployables.c.rp_uuid)
     .outerjoin(_attributes, _attributes.c.deployable_id == _deployables.c.id)
     .where(_deployables.c.rp_uuid.in_(sa.bindparam("uuids", expanding=True)))

@@ -89,7 +89,7 @@ def of_folder(
     if not nodes:
         raise FileNotFoundError(f"{place} has no device nodes now")
     nodes.update(node for name in beside for node in _of_host(name))
-    return base.ContainerEdits(device_nodes=tuple(sorted(nodes)), env=_named(said, uuid))
+    return base.ContainerEdits(device_nodes=tuple(sorted(nodes)), env=named(said, uuid))
 
 
 def _of_mediated(uuid: str) -> base.ContainerEdits:
@@ -116,7 +116,7 @@ def _of_function(address: str, uuid: str) -> base.ContainerEdits:
         nodes.update(_partitions(address))
     if sysfs.optional(f"{place}/vendor") == _HUAWEI:
         nodes.update(_davinci(driver, nodes))
-    return base.ContainerEdits(device_nodes=tuple(sorted(nodes)), env=_named(said, uuid))
+    return base.ContainerEdits(device_nodes=tuple(sorted(nodes)), env=named(said, uuid))
 
 
 def _beside(place: pathlib.Path, driver: str) -> Iterator[str]:
@@ -200,10 +200,10 @@ def _through_vfio(
     if group is not None:
         said = {**said, "CYBORG_VFIO_GROUP": group}
         own = ["/dev/vfio/vfio", f"/dev/vfio/{group}", *own]
-    return base.ContainerEdits(device_nodes=tuple(own), env=_named(said, uuid))
+    return base.ContainerEdits(device_nodes=tuple(own), env=named(said, uuid))
 
 
-def _named(said: dict[str, str], uuid: str) -> dict[str, str]:
+def named(said: dict[str, str], uuid: str) -> dict[str, str]:
     """Names with the handle's uuid, as a container may have several."""
     ending = uuid.replace("-", "_").upper()
     return {f"{name}_{ending}": value for name, value in said.items()}

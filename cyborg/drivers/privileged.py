@@ -435,16 +435,16 @@ def set_xilinx_shell(
 
 @programming.entrypoint
 def set_gpu_instances(
-    address: str, profile: str, count: int, timeout: float, lock: str, until: float
+    address: str, profiles: list[str], timeout: float, lock: str, until: float
 ) -> None:
-    """Divide an NVIDIA card in MIG mode into so many GPU instances of a profile, and no others.
+    """Divide an NVIDIA card in MIG mode into GPU instances of these profiles, and no others.
 
     ``timeout`` is for each of three runs of NVIDIA's tool.
 
     :raises OSError: as :func:`cyborg.drivers.tool_process.run`
     """
     place = ["-i", _checked(_ADDRESS, address)]
-    wanted = ",".join([_checked(_MIG_PROFILE, profile)] * count)
+    wanted = ",".join(_checked(_MIG_PROFILE, each) for each in profiles)
     for arguments in (["-dci"], ["-dgi"], ["-cgi", wanted, "-C"]):
         try:
             _run([_NVIDIA_SMI, "mig", *arguments, *place], timeout, lock, until)
@@ -452,6 +452,16 @@ def set_gpu_instances(
             if exc.errno != errno.EIO or not _NO_INSTANCES.search(str(exc)):
                 raise
         until = math.inf  # the rest is part of what has begun
+
+
+@programming.entrypoint
+def compute_instances(address: str, timeout: float, lock: str) -> str:
+    """The answer of NVIDIA's tool on the compute instances (MIG) of a card, of which it has some.
+
+    :raises OSError: as :func:`cyborg.drivers.tool_process.run`
+    """
+    command = [_NVIDIA_SMI, "mig", "-lci", "-i", _checked(_ADDRESS, address)]
+    return _run(command, timeout, lock, math.inf).decode(errors="replace")
 
 
 @programming.entrypoint

@@ -14,13 +14,17 @@ from cyborg.db import models
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationFacts:
-    """A deployable as it is, and the operation on it that has not ended."""
+    """A deployable as it is, and the operation on it that has not ended.
+
+    ``attributes``, ``handles`` and ``providers`` are also those of the parts of its layout.
+    """
 
     deployable: models.Deployable
     device: models.Device
     control_path: models.ControlPath
     attributes: list[models.Attribute]
     handles: list[models.AttachHandle]
+    providers: list[str]
     host: models.Host
     operation: models.Operation
     now_ms: int
@@ -41,14 +45,22 @@ class OperationFacts:
         handle, attribute = models.AttachHandle, models.Attribute
         # All of them while it is away, so that the host is asked for the same again.
         shown = sa.or_(handle.missing.is_(False), sa.literal(deployable.missing))
-        handles = sa.select(handle).where(handle.deployable_id == deployable.id, shown)
-        attributes = sa.select(attribute).where(attribute.deployable_id == deployable.id)
+        row = models.Deployable
+        parts = session.execute(
+            sa.select(row.id, row.rp_uuid)
+            .where(sa.or_(row.id == deployable.id, row.parent_id == deployable.id))
+            .order_by(row.id)
+        ).all()
+        ids = [part_id for part_id, _provider in parts]
+        handles = sa.select(handle).where(handle.deployable_id.in_(ids), shown)
+        attributes = sa.select(attribute).where(attribute.deployable_id.in_(ids))
         return cls(
             deployable=deployable,
             device=found[0],
             control_path=found[1],
             attributes=list(session.scalars(attributes)),
             handles=list(session.scalars(handles.order_by(handle.id))),
+            providers=[provider for _part_id, provider in parts],
             host=found[2],
             operation=operation,
             now_ms=found[3],

@@ -29,7 +29,7 @@ def users(deployable_ids: Collection[int]) -> sa.Subquery:
 
     An ARQ uses a deployable if it holds one of its handles, or is being bound to its provider. A
     missing deployable of the same device counts as well: it may be the same part of the device
-    under its former name.
+    under its former name. So do those below it, which are parts of its layout.
     """
     # An OR in place of the UNION would read all ARQs.
     return sa.union(*_of_these(deployable_ids, _uses)).subquery()
@@ -51,10 +51,9 @@ def _of_these(
 
 
 def _same(part: Any, row: Any) -> sa.ColumnElement[bool]:
-    """``part`` is the deployable ``row``, or may be that under its former name."""
-    return sa.and_(
-        part.device_id == row.device_id, sa.or_(part.id == row.id, part.missing.is_(True))
-    )
+    """``part`` is the deployable ``row``, or a part of it, or may be that under a former name."""
+    same = sa.or_(part.id == row.id, part.parent_id == row.id, part.missing.is_(True))
+    return sa.and_(part.device_id == row.device_id, same)
 
 
 def _uses(row: Any) -> tuple[sa.Select[Any], ...]:
@@ -142,7 +141,7 @@ def is_used(session: orm.Session, deployable: models.Deployable) -> bool:
 
 
 def former_guests(session: orm.Session, deployable: models.Deployable) -> list[models.Arq]:
-    """The ARQs of guests who have a deployable under its former name."""
+    """The ARQs of guests who have a deployable under its former name, or a part of it."""
     return [
         arq
         for arq in _users(session, deployable.id)
@@ -213,4 +212,4 @@ def _sentence(arq: models.Arq, deployable: models.Deployable) -> str:
 
 def _it(rp_uuid: str | None, deployable: models.Deployable) -> str:
     is_own = rp_uuid == deployable.rp_uuid
-    return "it" if is_own else "a deployable of its device that is missing"
+    return "it" if is_own else "a part of it, or a deployable of its device that is missing"

@@ -51,7 +51,7 @@ def _await_placement(api: client.Client, item: work.Item, known: OperationFacts)
     :raises TryLater: it is offered, or that attempt takes too long
     """
     rpc.kick()
-    host, provider = known.host.name, known.deployable.rp_uuid
+    host = known.host.name
     # Inventory of other classes belongs to somebody else, who may leave it there.
     ours = {each.value for each in known.attributes if each.key == base.RESOURCE_CLASS_KEY}
     began, seen = time.monotonic(), None
@@ -60,7 +60,8 @@ def _await_placement(api: client.Client, item: work.Item, known: OperationFacts)
         item.checkpoint()
         is_first = present and first and present.owner and present.owner == first.owner
         if not is_first and (present is None or present != seen):
-            why_not = _why_not_withdrawn(api, provider, ours)
+            found = (_why_not_withdrawn(api, each, ours) for each in known.providers)
+            why_not = next(filter(None, found), None)
             if why_not is None:
                 return
             if present is None:
@@ -98,8 +99,8 @@ def refuse_consumers(
     """
     if known.operation.asked_by == operations.RECOVERY:
         return
-    provider = known.deployable.rp_uuid
-    consumers, left = set(api.allocations(provider)), set[str]()
+    holds = {who: each for each in known.providers for who in api.allocations(each)}
+    consumers, left = set(holds), set[str]()
     with db.reader() as session:
         operation = operations.active_on(session, item.key)
         if operation is not None:
@@ -110,7 +111,7 @@ def refuse_consumers(
                 left = operations.instances(operation) - users
     if not consumers:
         return
-    who = _HAS.format(min(consumers), provider)
+    who = _HAS.format(min(consumers), holds[min(consumers)])
     if known.operation.asked_by == operations.CLEANING or consumers <= left:
         raise work.NotYet(who)
     raise CannotProgram(operations.CONFLICT, who)

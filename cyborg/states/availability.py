@@ -155,7 +155,14 @@ def left_unwanted() -> sa.ColumnElement[bool]:
 def on_offer() -> sa.ColumnElement[bool]:
     """Placement offers what is free of the deployable, and so it counts as free to be had."""
     waits = sa.or_(runs_nothing(), awaits_report(), awaits_cleaning())
-    return sa.and_(usable(), models.Deployable.is_settled, ~waits)
+    return sa.and_(usable(), models.Deployable.is_settled, ~_is_redivided(), ~waits)
+
+
+def _is_redivided() -> sa.Exists:
+    """The deployable is a part of another one, whose layout is being changed."""
+    card = orm.aliased(models.Deployable)
+    found = sa.select(card.id).where(card.id == _DEPLOYABLE.parent_id, ~card.is_settled)
+    return found.correlate(_DEPLOYABLE).exists()
 
 
 def uses_of(part: Any, arq: Any) -> tuple[sa.Select[Any], sa.Select[Any]]:

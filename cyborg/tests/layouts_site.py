@@ -14,7 +14,7 @@ from oslo_config import cfg
 from cyborg.agent import discovery
 from cyborg.db import models
 from cyborg.drivers import base, privileged, registry
-from cyborg.drivers.nvidia import vgpu_types
+from cyborg.drivers.nvidia import vgpu, vgpu_types
 from cyborg.inventory.apply import provider_uuid
 from cyborg.tests import hosts
 from cyborg.tests.contract import passes
@@ -34,6 +34,7 @@ def _driver(name: str, text: str) -> Any:
     privileged._NVIDIA_SMI = str(pathlib.Path(conf.state_path, "nvidia-smi"))
     privileged._XBMGMT = str(pathlib.Path(conf.state_path, "xbmgmt"))
     privileged.XILINX_PARTITIONS = pathlib.Path(conf.state_path, "partitions")
+    vgpu.PROC = str(pathlib.Path(conf.state_path, "proc"))
     vgpu_types.VENDORS_LIST = pathlib.Path(conf.state_path, "vgpuConfig.xml")
     return registry.load(conf).drivers[name]
 

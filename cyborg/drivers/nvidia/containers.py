@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, kept_cdi, pci, privileged
+from cyborg.drivers import base, container_facts, kept_cdi, pci, privileged
 from cyborg.drivers.nvidia import vgpu
 from cyborg.drivers.pci import sysfs
 
@@ -38,7 +38,7 @@ _HOW = "Install nvidia-container-toolkit, so that they get its libraries too"
 
 def information(address: str) -> dict[str, str]:
     """The facts that the vendor's driver shows of a GPU now; none if it does not drive it."""
-    return vgpu.parsed(sysfs.optional(f"/proc/driver/nvidia/gpus/{address}/information") or "")
+    return vgpu.parsed(sysfs.optional(f"{vgpu.PROC}/gpus/{address}/information") or "")
 
 
 def present(names: Iterable[str]) -> list[str]:
@@ -62,6 +62,25 @@ class Containers:
         minor, uuid = shown.get("Device Minor", ""), shown.get("GPU UUID", "")
         nodes = present([f"nvidia{minor}"]) if _MINOR.fullmatch(minor) else []
         return self.with_libraries(uuid, nodes, found)
+
+    def of_slice(self, handle: base.HeldHandle) -> base.ContainerEdits:
+        """The needs of a MIG instance: the nodes of its GPU, and of its own capabilities.
+
+        :raises FileNotFoundError: it is not there now
+        """
+        address = handle.attach_info["pci_address"]
+        gpu, own = handle.attach_info["gpu_instance"], handle.attach_info["compute_instance"]
+        shown = information(address)
+        minor, uuid = shown.get("Device Minor", ""), shown.get("GPU UUID", "")
+        place = f"{vgpu.PROC}/capabilities/gpu{minor}/mig/gi{gpu}"
+        said = (vgpu.parsed(sysfs.text(f"{place}/{each}access")) for each in ("", f"ci{own}/"))
+        caps = [f"nvidia-caps/nvidia-cap{each['DeviceFileMinor']}" for each in said]
+        nodes = present([f"nvidia{minor}", *caps])
+        if len(nodes) <= len(caps):
+            raise FileNotFoundError(f"MIG instance {gpu}/{own} of GPU {address} lacks its nodes")
+        named = {"CYBORG_MIG": f"MIG-{uuid}/{gpu}/{own}"}
+        env = container_facts.named(named, handle.uuid)
+        return self.with_libraries(f"{uuid}-{gpu}-{own}", nodes, base.ContainerEdits(env=env))
 
     def with_libraries(
         self, name: str, nodes: Collection[str], found: base.ContainerEdits

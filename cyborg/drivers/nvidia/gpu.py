@@ -17,7 +17,15 @@ from cyborg.drivers import (
     privileged,
     trait_names,
 )
-from cyborg.drivers.nvidia import containers, mdev_layouts, topology, vgpu, vgpu_types, xid
+from cyborg.drivers.nvidia import (
+    containers,
+    mdev_layouts,
+    slices,
+    topology,
+    vgpu,
+    vgpu_types,
+    xid,
+)
 from cyborg.drivers.nvidia import layouts as nvidia_layouts
 from cyborg.drivers.nvidia import sensors as nvidia_sensors
 from cyborg.drivers.pci import device_spec, devices, facts
@@ -49,6 +57,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         self._enabled_types = vgpu.EnabledTypes(conf)
         self._types = vgpu_types.TypeBook(self.kept)
         self._layouts = nvidia_layouts.Layouts(conf, self._types)
+        self._slices = slices.Slices(conf, self.kept)
         self._mediated = mdev_handles.HostSteps()
         self._xids = xid.Xids(conf, self._health.faults)
         self._topology = topology.Topology(conf, self.kept)
@@ -85,6 +94,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         """As that of any driver. Only the agent calls it, so only the agent asks NVIDIA's tools."""
         super().remember()
         self._topology.ask()
+        self._slices.ask()
         self._sensors.ask()
 
     def unmatched(self, functions: pci.Snapshot) -> Sequence[str]:
@@ -95,8 +105,8 @@ class NvidiaGpuDriver(pci.PciDriver):
 
     def problems(self) -> Sequence[str]:
         """As those of any driver, and what cannot be read of all cards."""
-        own = (self._xids.problem, self._topology.problem, self._sensors.problem)
-        return [*super().problems(), *(each for each in own if each is not None)]
+        parts = (self._xids, self._topology, self._sensors, self._slices)
+        return [*super().problems(), *(each.problem for each in parts if each.problem is not None)]
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """NVIDIA's driver has logged a fault of the card, or counted errors of its memory."""
@@ -137,8 +147,11 @@ class NvidiaGpuDriver(pci.PciDriver):
         """The parts of the card, each on the function that offers it."""
         mine = self.exactness(functions).keys() - host.foreign
         parts = self._parts(function, functions, host, mine) if self._enabled_types else None
-        if parts is not None or not self._layouts:
+        if parts is not None:
             return parts
+        card = self._with_slices(function, functions, host.name)
+        if card is not None or not self._layouts:
+            return [card] if card is not None else None
         if not self._can_have_layouts(function, functions):
             unknown = self._layouts.why_unknown(function, functions)
             if unknown is not None:
@@ -155,6 +168,50 @@ class NvidiaGpuDriver(pci.PciDriver):
             self.refuse(function, reason, "[gpu_devices] layouts")
             return []
         return [self._card_with_layouts(function, functions, layouts, host.name)]
+
+    def _with_slices(
+        self, card: pci.Function, functions: pci.Snapshot, host: str
+    ) -> base.Device | None:
+        """A card with its MIG instances for containers; None if it has none, and no layouts."""
+        profiles, layouts = self._slices.of(card), self._slices.layouts(card, functions)
+        if not profiles and not layouts:
+            return None
+        device = self.sliced(
+            host,
+            card,
+            functions,
+            self.resource_class,
+            (),
+            layouts=layouts or None,
+            layout=slices.shown(profiles),
+        )
+        (whole,) = device.deployables
+        facts_of_all = {
+            key: value
+            for key, value in whole.attributes.items()
+            if not key.startswith(base.LAYOUT_PREFIX)
+        }
+        parts = []
+        for profile in sorted({each for each in profiles.values() if each is not None}):
+            given = tuple(
+                devices.slice_of(card, gpu_instance=gpu, compute_instance=own)
+                for (gpu, own), each in profiles.items()
+                if each == profile
+            )
+            part = replace(
+                whole,
+                name=f"{whole.name}_{profile}",
+                parent=whole.name,
+                resource_class=trait_names.legal(f"CUSTOM_MIG_{profile}"),
+                num_accelerators=len(given),
+                attach_handles=given,
+                traits=(*whole.traits, "CUSTOM_NVIDIA_MIG"),
+                attributes={**facts_of_all, **slices.facts(profile)},
+                program_mode=None,
+                function=None,
+            )
+            parts.append(part)
+        return replace(device, deployables=(whole, *parts))
 
     def _can_have_layouts(self, card: pci.Function, functions: pci.Snapshot) -> bool:
         if not self._layouts or card.has_guest_driver:
@@ -219,6 +276,8 @@ class NvidiaGpuDriver(pci.PciDriver):
 
     def container_edits(self, handle: base.HeldHandle) -> base.ContainerEdits:
         """As the kernel says, and of a whole GPU the nodes and libraries of NVIDIA's driver."""
+        if handle.attach_type == base.NODES:
+            return self._containers.of_slice(handle)
         found = container_facts.of_kernel(handle)
         if not containers.is_whole(handle):
             return found
@@ -229,6 +288,8 @@ class NvidiaGpuDriver(pci.PciDriver):
         address, asked = pci.join(target.control_path.cpid_info), target.function or ""
         functions = pci.scan()
         card = functions.get(address)
+        if card is not None and self._slices.layouts(card, functions):
+            return self._slices.give(card, functions, target)
         layouts = self._layouts_of(card, functions) if card is not None else ()
         layout = nvidia_layouts.named(asked, layouts)
         if card is None or layout is None:

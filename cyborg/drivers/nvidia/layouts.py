@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from oslo_config import cfg
 
 from cyborg.drivers import base, card_tools, pci, privileged, value_checks
-from cyborg.drivers.nvidia import vgpu
+from cyborg.drivers.nvidia import slices, vgpu
 from cyborg.drivers.nvidia.vgpu_types import Instance, TypeBook, instance_of, size_mib, slice_of
 from cyborg.drivers.pci import facts
 
@@ -71,7 +71,8 @@ class Layouts:
 
     def __init__(self, conf: cfg.ConfigOpts, types: TypeBook) -> None:
         self._types = types
-        self.names: list[str] = conf.gpu_devices.layouts
+        named: list[str] = conf.gpu_devices.layouts
+        self.names = [name for name in named if not slices.is_layout(name)]
         for name in self.names:
             try:
                 value_checks.function_id(name)
@@ -213,9 +214,10 @@ def _make_instances(
     profile = layout.profile
     if profile is None:
         return
+    profiles = [profile] * layout.instances
 
     def call(timeout: float, lock: str) -> None:
-        privileged.set_gpu_instances(card.address, profile, layout.instances, timeout, lock, until)
+        privileged.set_gpu_instances(card.address, profiles, timeout, lock, until)
 
     card_tools.run(conf, card.address, call)
 

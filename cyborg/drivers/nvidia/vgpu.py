@@ -25,6 +25,8 @@ from cyborg.drivers.pci import facts
 
 LOG = logging.getLogger(__name__)
 
+#: Where the vendor's driver shows its cards.
+PROC = "/proc/driver/nvidia"
 _MDEV = "mdev_supported_types"
 _MAX_INSTANCE = re.compile(r"max_instance=(\d+)")
 LACKS_DRIVER = "shows no types; load the vendor's vGPU driver"
@@ -337,7 +339,7 @@ def memory_mib(card: pci.Function, functions: pci.Snapshot) -> int | None:
 @pci.once
 def information(card: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
     """The facts that the vendor's driver shows about a card that it drives."""
-    path = f"/proc/driver/nvidia/gpus/{card.address}/information"
+    path = f"{PROC}/gpus/{card.address}/information"
     return parsed(functions.text(card.address, path) or "")
 
 

@@ -500,7 +500,7 @@ class PciDriver:
         *,
         traits: Iterable[str] = (),
         layouts: Mapping[str, int] | None = None,
-        layout: str = "",
+        layout: str | None = "",
     ) -> base.Device:
         """The device of a card whose slices, of that resource class, containers get.
 

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 import pytest
 
-from cyborg.drivers import base
+from cyborg.drivers import base, kept_facts
 from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
 from cyborg.tests.found_cards import found
@@ -26,14 +27,14 @@ def held(device: base.Device, handle: base.AttachHandle) -> base.HeldHandle:
 
 
 def nodes(simulated, driver: str, text: str, device: base.Device) -> list[set[str]]:
-    """The nodes of a container with each handle of a device."""
+    """The nodes of a container with each handle of a device, and the names of other devices."""
     handles = [each for part in device.deployables for each in part.attach_handles]
     assert {each.attach_type for each in handles} == {base.NODES}
     edits = (
         simulated.call(passes.container_edits, driver, text, held(device, each))
         for each in handles
     )
-    return [set(each.device_nodes) for each in edits]
+    return [{*each.device_nodes, *each.cdi_devices} for each in edits]
 
 
 def values(handles: Iterable[base.AttachHandle], key: str) -> list[str]:
@@ -77,6 +78,74 @@ class TestPartitions(contract.SimulatedDriverContract):
         assert given[0] == {"/dev/kfd", "/dev/dri/card1", "/dev/dri/renderD136"}
         assert given[7] == {"/dev/kfd", "/dev/dri/card15", "/dev/dri/renderD143"}
         assert len(set.union(*given)) == 17
+
+
+#: What NVIDIA's toolkit keeps: names by index, by UUID, and one for all.
+KEPT = {
+    "cdiVersion": "0.6.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [
+        {
+            "name": name,
+            "containerEdits": {"deviceNodes": [{"path": f"/dev/{each}"} for each in given.split()]},
+        }
+        for name, given in (
+            ("0", "nvidia0"),
+            ("1:0", "nvidia1 nvidia-caps/nvidia-cap84 nvidia-caps/nvidia-cap85"),
+            ("1:1", "nvidia1 nvidia-caps/nvidia-cap93 nvidia-caps/nvidia-cap94"),
+            ("MIG-1", "nvidia1 nvidia-caps/nvidia-cap12 nvidia-caps/nvidia-cap13"),
+            ("all", "nvidia0 nvidia1 nvidia-caps/nvidia-cap12 nvidia-caps/nvidia-cap13"),
+        )
+    ],
+}
+
+
+class TestInstances(contract.SimulatedDriverContract):
+    entry_point = "nvidia_gpu_driver"
+    recorded = "slices"
+
+    @pytest.fixture(scope="class")
+    def text(self, simulated, tmp_path_factory) -> str:
+        """What NVIDIA's tool said of the instances before."""
+        folder = tmp_path_factory.mktemp("state")
+        said = f"[DEFAULT]\nstate_path = {folder}\n[agent]\ncdi_spec_dirs = {folder}\n"
+        conf = passes.configured(said, [], "host-1")
+        kept = kept_facts.KeptFacts(conf, "gpu_devices")
+        names = {"1 0": "3g.40gb", "9 0": "1g.10gb", "10 0": "1g.10gb"}
+        kept.set("slices", simulated.card("mig"), names)
+        kept.save()
+        (folder / "nvidia.json").write_text(json.dumps(KEPT))
+        (simulated.root / "dev/nvidia-caps").mkdir(parents=True)
+        for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+            (simulated.root / "dev" / name).touch()
+        for number in (12, 13, 84, 85, 93, 94):
+            (simulated.root / f"dev/nvidia-caps/nvidia-cap{number}").touch()
+        return said
+
+    def test_each_profile_is_a_provider_below_the_card(self, simulated, devices):
+        whole, device = devices
+        card, small, large = device.deployables
+        name = f"host-1_{simulated.card('mig')}"
+
+        assert whole.deployables[0].attach_handles[0].attach_type == "PCI"
+        assert (card.name, card.num_accelerators, card.attach_handles) == (name, 0, ())
+        assert (small.name, small.parent) == (f"{name}_1g.10gb", name)
+        assert (large.name, large.parent) == (f"{name}_3g.40gb", name)
+        assert small.resource_class == "CUSTOM_MIG_1G_10GB"
+        assert {"CUSTOM_NVIDIA_MIG", "CUSTOM_MEMORY_GIB_10"} <= set(small.traits)
+        assert "CUSTOM_MEMORY_GIB_80" not in small.traits
+        assert values(small.attach_handles, "gpu_instance") == ["9", "10"]
+
+    def test_an_instance_has_its_own_capabilities_and_its_card(self, simulated, text, devices):
+        given = nodes(simulated, self.entry_point, text, devices[1])
+
+        beside = {"/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"}
+        own = {"1:0": (84, 85), "1:1": (93, 94), "MIG-1": (12, 13)}
+        assert [each - beside for each in given] == [
+            {f"nvidia.com/gpu={name}", *(f"/dev/nvidia-caps/nvidia-cap{n}" for n in pair)}
+            for name, pair in own.items()
+        ]
+        assert all(beside <= each for each in given)
 
 
 @pytest.mark.parametrize(

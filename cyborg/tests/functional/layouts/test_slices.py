@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import pathlib
+import shutil
+import subprocess
 from typing import Any
 
 import pytest
 
 from cyborg.db import models
-from cyborg.tests.layouts_site import VERSION, LayoutsSite
+from cyborg.inventory.apply import provider_uuid
+from cyborg.tests import hosts
+from cyborg.tests.layouts_site import VERSION, LayoutsSite, forget
 
 pytestmark = pytest.mark.slow
 
@@ -135,3 +140,79 @@ def test_a_gpu_that_a_process_has_open_keeps_its_partitions(start_layouts: Any) 
     assert "busy" in operation["error"]
     assert one.layout(one.card) == "SPX-NPS1"
     assert one.offered(one.card) == {"CUSTOM_AMD_PARTITION": 1}
+
+
+MIG = "[gpu_devices]\nlayouts = 7x1g.10gb, 1x3g.40gb_4x1g.10gb, 1x4g.71gb, 1g.10gb\n"
+MIXED = "1x3g.40gb_4x1g.10gb"
+TOOL = pathlib.Path(__file__).parents[2] / "data/tools/nvidia-smi.sh"
+
+
+@pytest.fixture
+def mig(start_layouts: Any, tmp_path: pathlib.Path) -> LayoutsSite:
+    """A card in MIG mode that has no instances yet."""
+    folder = tmp_path / "agent"
+    (folder / "proc/capabilities/gpu0/mig").mkdir(parents=True)
+    shutil.copy(TOOL, folder / "nvidia-smi")
+    shown = folder / "proc/gpus/0000:09:00.0/information"
+    shown.parent.mkdir(parents=True)
+    shown.write_text("Model: NVIDIA H100 80GB HBM3\nGPU UUID: GPU-1\nDevice Minor: 0\n")
+    one: LayoutsSite = start_layouts(["h100-mig"], "nvidia_gpu_driver", MIG)
+    return one
+
+
+def lose(tool: str, card: str) -> None:
+    """What a reboot leaves of the instances."""
+    subprocess.run([tool, "mig", "-dgi", "-i", card], check=True)
+    forget()
+
+
+def test_a_card_has_slices_of_two_sizes(mig: LayoutsSite, tmp_path: pathlib.Path) -> None:
+    card = mig.card
+    small, large = f"{card}_1g.10gb", f"{card}_3g.40gb"
+    shown = {key for key in mig.deployable(card)["attributes"] if key.startswith("layout_")}
+    # No such card has slices of 71 GB, and one without counts is of virtual functions.
+    assert shown == {"layout_7x1g.10gb", f"layout_{MIXED}"}
+
+    operation = mig.give(card, MIXED)
+
+    assert (operation["state"], operation["error"]) == ("succeeded", None)
+    assert mig.layout(card) == MIXED
+    assert mig.offered(small) == {"CUSTOM_MIG_1G_10GB": 4}
+    assert mig.offered(large) == {"CUSTOM_MIG_3G_40GB": 1}
+    asked = (tmp_path / "agent/asked").read_text()
+    assert f"mig -cgi 3g.40gb,{','.join(['1g.10gb'] * 4)} -C -i {card}" in asked
+
+    allocation = allocate(mig, "CUSTOM_MIG_1G_10GB")
+    (given,) = allocation["accelerators"]
+    assert given["attach_handle_info"] == {
+        "pci_address": card,
+        "gpu_instance": "2",
+        "compute_instance": "0",
+    }
+    refused = mig.ask(card, "7x1g.10gb")
+    assert refused.status_code == 409
+    assert "has a part of it" in refused.text
+
+    # The layout that a container needs is put back, and nobody gets a slice meanwhile.
+    mig.host.call(lose, str(tmp_path / "agent/nvidia-smi"), card)
+    mig.site.hurry(lambda: mig.layout(card) == MIXED and mig.site.idle())
+    assert mig.offered(small) == {"CUSTOM_MIG_1G_10GB": 4}
+    free(mig, allocation)
+
+    assert mig.give(card, "7x1g.10gb")["error"] is None
+    assert mig.offered(small) == {"CUSTOM_MIG_1G_10GB": 7}
+    mig.site.hurry(mig.site.synced)
+    assert provider_uuid(f"host-1_{large}") not in mig.site.placement.below(hosts.ROOT)
+
+
+def test_a_tool_that_refuses_leaves_the_slices(mig: LayoutsSite, tmp_path: pathlib.Path) -> None:
+    card = mig.card
+    assert mig.give(card, MIXED)["error"] is None
+    tool = tmp_path / "agent/nvidia-smi"
+    tool.write_text("#!/bin/sh\necho Insufficient Permissions\nexit 4\n")
+
+    operation = mig.give(card, "7x1g.10gb")
+
+    assert "Insufficient Permissions" in operation["error"]
+    assert mig.layout(card) == MIXED
+    assert mig.offered(f"{card}_1g.10gb") == {"CUSTOM_MIG_1G_10GB": 4}
