@@ -151,12 +151,27 @@ class Specifications:
         place = _place(handle, handle.control_path)
         folder.write(handle.uuid, place, asked.arq_uuid, edits, copied)
 
-    @staticmethod
-    def _clean(folder: cdi_files.Folder, own: Step | None, handle: base.HeldHandle) -> None:
+    def _clean(self, folder: cdi_files.Folder, own: Step | None, handle: base.HeldHandle) -> None:
         # First of all, so that no container gets what is being cleaned.
         folder.remove(handle.uuid)
-        if own is not None:
+        if own is not None and not self._is_in_use(folder, handle):
             own(handle)
+
+    def _is_in_use(self, folder: cdi_files.Folder, handle: base.HeldHandle) -> bool:
+        """True if the handle is a share of a card of which others have shares.
+
+        :raises HostStepRunning: other shares have files, and it is not known who has them
+        """
+        if base.SHARE_KEY not in handle.attach_info:
+            return False
+        place = _place(handle, handle.control_path)
+        others = {uuid for uuid, file in folder.files().items() if file.place == place}
+        is_asked = others and not handle.card_in_use
+        held = rpc.held_handles(self._conf, self._conf.host) if is_asked else {}
+        if held is None:
+            sentence = "No conductor says whether other shares of the card are in use"
+            raise rpc.HostStepRunning(sentence, seconds=0)
+        return handle.card_in_use or not others.isdisjoint(held)
 
     def _covers(self, driver: str, handle: base.AttachHandle) -> bool:
         """True if a container on this host can have such a handle."""
@@ -167,7 +182,7 @@ class Specifications:
 def _place(handle: base.AttachHandle, path: base.ControlPath) -> str:
     """Which handle of the host it is, as text that is short enough for the name of a file.
 
-    A PCI function stays the same handle if other facts of it change.
+    A PCI function stays the same handle if other facts of it change. Shares of one are one place.
     """
     info = handle.attach_info
     address = [info.get(key) for key in ("domain", "bus", "device", "function")]

@@ -106,7 +106,8 @@ def _claim(conf: cfg.ConfigOpts, item: work.Item, row: models.Allocation) -> Non
         else:
             return
         item.checkpoint()
-        again = _choose_again(conf, plan, placing, refused)
+        chooser = choosing.Chooser(conf, placing, 1, row.project_id, refused)
+        again = _choose_again(chooser, plan)
         if again is None or (again == plan and why is not TAKEN):
             break
         if not _store(item, again):
@@ -118,10 +119,8 @@ def _claim(conf: cfg.ConfigOpts, item: work.Item, row: models.Allocation) -> Non
     _fail(item, why)
 
 
-def _choose_again(
-    conf: cfg.ConfigOpts, plan: plans.Plan, placing: str, refused: Collection[str]
-) -> plans.Plan | None:
-    found = choosing.Chooser(conf, placing, 1, refused).choose(plans.parts(plan))
+def _choose_again(chooser: choosing.Chooser, plan: plans.Plan) -> plans.Plan | None:
+    found = chooser.choose(plans.parts(plan))
     if found is None:
         return None
     return [

@@ -19,6 +19,7 @@ from cyborg.arqs import candidates
 from cyborg.arqs.candidates import Candidate
 from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models
+from cyborg.handles import taking
 
 #: Candidates that Placement is asked for, for each part.
 _MOST = 1000
@@ -38,6 +39,8 @@ class Chooser:
     conf: cfg.ConfigOpts
     placing: str
     alternatives: int
+    #: Who is to have what is chosen.
+    project_id: str | None = None
     #: Providers that are not chosen.
     without: Collection[str] = frozenset()
     #: By the keys of parts.
@@ -57,7 +60,9 @@ class Chooser:
     def _offer(self, part: plans.Part) -> _Offer:
         if part.key not in self.offers:
             found = _find(self.conf, part)
-            open_ = (each for each in found if self._may_be_chosen(each, part.provider))
+            cards = [choice.deployable for each in found for choice in each.choices]
+            without = {*self.without, *taking.of_other_projects(cards, self.project_id)}
+            open_ = (each for each in found if _may_be_chosen(each, part.provider, without))
             ranked = sorted(open_, key=lambda each: _rank(each, self.placing))
             self.offers[part.key] = _Offer(
                 groups=[RequestGroup.parse(group) for group in part.groups],
@@ -67,10 +72,6 @@ class Chooser:
             )
         return self.offers[part.key]
 
-    def _may_be_chosen(self, candidate: Candidate, only: str | None) -> bool:
-        providers = {each.deployable.rp_uuid for each in candidate.choices}
-        return providers.isdisjoint(self.without) and (only is None or providers == {only})
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Offer:
@@ -79,6 +80,13 @@ class _Offer:
     groups: Sequence[RequestGroup]
     #: The best first; those together that lack as much of what is preferred.
     candidates: Sequence[Sequence[Candidate]]
+
+
+def _may_be_chosen(
+    candidate: Candidate, only: str | None, without: Collection[str]
+) -> bool:
+    providers = {each.deployable.rp_uuid for each in candidate.choices}
+    return providers.isdisjoint(without) and (only is None or providers == {only})
 
 
 def _find(conf: cfg.ConfigOpts, part: plans.Part) -> Sequence[Candidate]:

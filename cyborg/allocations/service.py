@@ -109,7 +109,7 @@ def choose(
     :raises NotOffered: there is no Placement
     :raises ServiceUnavailable: Placement cannot be asked
     """
-    chooser = choosing.Chooser(conf, wish.placing, len(wish.alternatives))
+    chooser = choosing.Chooser(conf, wish.placing, len(wish.alternatives), ctx.project_id)
     refused: list[errors.Forbidden] = []
     for number, parts in enumerate(wish.alternatives):
         if plan := chooser.choose(parts):

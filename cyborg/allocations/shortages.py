@@ -32,7 +32,7 @@ _ROOTLESS = "none of {} is in Placement: nova-compute of their nodes has yet to 
 _NOT_TOGETHER = "each group has room by itself, and there is no room for all of them together"
 _CLAIMED = (
     "Cyborg's record has room for it and Placement's has none: others have claimed it there and "
-    "not bound it yet, or no device gives just that amount"
+    "not bound it yet, no device gives just that amount, or other projects have shares of it"
 )
 _NOTHING = "it asks for no resources"
 _DRIFT = (

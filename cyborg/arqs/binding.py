@@ -26,6 +26,7 @@ from cyborg.common.reasons import Reason, shown
 from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models, providers
 from cyborg.db.providers import ProviderRow
+from cyborg.drivers import base
 from cyborg.handles import release, taking
 from cyborg.notifications import notices
 from cyborg.peers import clients, glance
@@ -371,10 +372,19 @@ def _take_handles(
     wanted = (dep.id for _arq, dep in pairs)
     of_guests = {dep.id for arq, dep in pairs if arq.allocation_uuid is None}
     single = {dep.id for dep in binds.deployables() if dep.num_accelerators == 1}
-    return {
-        id_: taking.lock(session, id_, count, is_one=id_ in single, for_guest=id_ in of_guests)
-        for id_, count in sorted(collections.Counter(wanted).items())
-    }
+    known = {dep.id: (dep, arq.project_id) for arq, dep in pairs}
+
+    def take(id_: int, count: int) -> list[sa.Row[int, str, str]]:
+        (deployable, project_id), for_guest = known[id_], id_ in of_guests
+        of_share = matching.class_of(deployable) == base.SHARE_CLASS
+        if of_share != bool(deployable.shared) or (of_share and for_guest):
+            # It is offered as what it was before, or a guest asks for what is no guest's.
+            return []
+        if of_share:
+            return taking.lock_shares(session, deployable, count, project_id)
+        return taking.lock(session, id_, count, is_one=id_ in single, for_guest=for_guest)
+
+    return {id_: take(id_, count) for id_, count in sorted(collections.Counter(wanted).items())}
 
 
 def _decide(

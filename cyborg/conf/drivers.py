@@ -74,14 +74,20 @@ PCI_OPTS: list[cfg.Opt] = [
 ]
 
 
-def device_spec(devices: str) -> cfg.MultiStrOpt:
+_SHARES = (
+    " With shares, a number from 2 to 64, containers share a card: it is so many CUSTOM_GPU_SHARE, "
+    "and no guest gets it. They are of one project at a time unless mix_projects is true."
+)
+
+
+def device_spec(devices: str, more: str = "") -> cfg.MultiStrOpt:
     """The option that limits what a driver of PCI devices takes; each driver's group has one."""
     return cfg.MultiStrOpt(
         "device_spec",
         default=[],
         help=f"Which {devices} the driver reports, in the grammar of [pci] device_spec: the tags "
         "resource_class and traits change what a device is reported with, exclude keeps it with "
-        "the host. Unset, or with nothing but excludes, all others are reported.",
+        f"the host. Unset, or with nothing but excludes, all others are reported.{more}",
     )
 
 
@@ -109,7 +115,7 @@ AMD_GPU_OPTS: list[cfg.Opt] = [
         "SPX-NPS1, CPX-NPS1, CPX-NPS4. Such a GPU is given out by its partitions alone, unless it "
         "is bound to vfio-pci.",
     ),
-    device_spec("AMD GPUs"),
+    device_spec("AMD GPUs", _SHARES),
 ]
 
 GPU_OPTS: list[cfg.Opt] = [
@@ -131,6 +137,12 @@ GPU_OPTS: list[cfg.Opt] = [
         "as 7x1g.10gb or 1x3g.40gb_4x1g.10gb, are MIG instances for containers, of cards without "
         "virtual functions. Change it only while no "
         "guest has any part of such a card. Cards for which enabled_vgpu_types has a type keep it.",
+    ),
+    cfg.StrOpt(
+        "mps_dir",
+        help="CUDA_MPS_PIPE_DIRECTORY of the daemon of NVIDIA's Multi-Process Service (MPS), whose "
+        "own default is nvidia-mps in /tmp. While the daemon runs, containers with shares of a GPU "
+        "get this folder too. Unset, they have the GPU by turns.",
     ),
     cfg.BoolOpt(
         "filter_sriov_vfs",
@@ -176,7 +188,7 @@ GPU_OPTS: list[cfg.Opt] = [
         "stays unhealthy until an administrator of the host writes 'cyborg: <slot> is healthy' to "
         "/dev/kmsg, or the host is rebooted.",
     ),
-    device_spec("NVIDIA GPUs"),
+    device_spec("NVIDIA GPUs", _SHARES),
 ]
 
 #: Of each group ``vgpu_<type>``, registered for the types that are enabled.

@@ -71,6 +71,7 @@ class ProviderRow:
     program_state: str
     function_shown: str | None
     prepares: bool
+    shared: str | None
     missing: bool
     #: Another one whose layout this one is a part of; the state of the program is of that one then.
     part_of: int | None

@@ -18,7 +18,7 @@ from cyborg.drivers import (
     privileged,
     value_checks,
 )
-from cyborg.drivers.pci import devices, faults, readings
+from cyborg.drivers.pci import devices, faults, readings, shares
 
 #: A line of the error counters of a block: how many errors it could not correct.
 _UNCORRECTABLE = re.compile(r"^ue: (\d{1,18})$", re.MULTILINE)
@@ -50,6 +50,7 @@ class AmdGpuDriver(pci.PciDriver):
     part_class = "VGPU"
     expose = "vfs"
     group = "amd_gpu_driver"
+    own_keys = shares.KEYS
     own_traits = ("OWNER_CYBORG", "CUSTOM_AMD_{card.device}")
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:

@@ -32,6 +32,10 @@ DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", 
 DISKS = frozenset({"NVME", "SSD"})
 #: The attach type of device nodes of the host: for containers on this host, never for a guest.
 NODES = "NODES"
+#: The resource class of shares of a card, and the key of the number of each in its attach info.
+SHARE_CLASS, SHARE_KEY = "CUSTOM_GPU_SHARE", "share"
+#: Whether one project at a time has shares of a card, or several may.
+OF_ONE_PROJECT, OF_ALL_PROJECTS = "one-project", "all-projects"
 #: The type of the control path of what is no PCI function; its ``path`` is a folder of sysfs.
 SYSFS = "SYSFS"
 #: Types of attach handles. Nova attaches PCI only; an initiator connects to an NVMF handle.
@@ -126,7 +130,8 @@ class HeldHandle(AttachHandle):
     ``uuid`` is the handle's uuid, the same for all its steps; ``control_path`` is its device's.
     ``consumer_nqn`` is under which name the host of the consumer connects to what is reached over
     a network; None if it is this host. ``arq`` is the uuid of the ARQ. ``in_use`` says that the ARQ
-    was given the handle before, so that its consumer may be using it now.
+    was given the handle before, so that its consumer may be using it now. ``card_in_use`` says that
+    other shares of the card have holders, if it is a share.
     """
 
     uuid: str
@@ -134,6 +139,7 @@ class HeldHandle(AttachHandle):
     consumer_nqn: str | None = None
     arq: str
     in_use: bool = False
+    card_in_use: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +167,9 @@ class Deployable:
 
     ``blank_image`` is the UUID or the name of the image that is written between two guests; None
     if nothing is. The agent sets it, as ``[cleaning]`` says.
+
+    ``shared`` says whose the handles may be at a time if each is a share of the same hardware:
+    :data:`OF_ONE_PROJECT` or :data:`OF_ALL_PROJECTS`. None says that they are no shares.
     """
 
     name: str
@@ -178,12 +187,15 @@ class Deployable:
     function: str | None = None
     function_vendor: str = ""
     blank_image: str | None = None
+    shared: str | None = None
 
     def __post_init__(self) -> None:
         value_checks.text("name", self.name, value_checks.NAME_MAX)
         value_checks.program(self.program_mode, self.function, self.function_vendor)
         if self.blank_image is not None:
             value_checks.text("blank_image", self.blank_image, value_checks.NAME_MAX)
+        if self.shared not in {None, OF_ONE_PROJECT, OF_ALL_PROJECTS}:
+            raise ValueError(f"shared {self.shared!r} does not say of how many projects")
         for symbol in (self.resource_class, *self.traits):
             if not _CLASS_OR_TRAIT.fullmatch(symbol):
                 raise ValueError(

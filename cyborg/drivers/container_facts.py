@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from cyborg.drivers import base, pci
 from cyborg.drivers.pci import sysfs
@@ -50,6 +51,9 @@ def of(driver: base.Driver, handle: base.HeldHandle) -> base.ContainerEdits:
 
     :raises FileNotFoundError: the handle is not on the host
     """
+    if base.SHARE_KEY in handle.attach_info:
+        # Its nodes are those of the whole card.
+        handle = replace(handle, attach_type="PCI")
     if isinstance(driver, base.Containable):
         return driver.container_edits(handle)
     return of_kernel(handle)

@@ -136,6 +136,7 @@ def _read(handle_uuid: str) -> _StepFacts | None:
             models.Host.name,
             models.Host.down,
             models.Host.report_started,
+            _has_other_holders(handle),
             db.now_ms(),
         )
         .select_from(handle)
@@ -152,7 +153,7 @@ def _read(handle_uuid: str) -> _StepFacts | None:
         row = session.execute(query).one_or_none()
     if row is None:
         return None
-    user, held, deployable, device, path, host, down, started, now_ms = row
+    user, held, deployable, device, path, host, down, started, card_in_use, now_ms = row
     holder = handle_states.who_left(held) if held.is_left else user
     return _StepFacts(
         arq=holder,
@@ -176,12 +177,22 @@ def _read(handle_uuid: str) -> _StepFacts | None:
             arq_uuid=holder.uuid,
             consumer_nqn=holder.consumer_nqn,
             in_use=holder.state == models.BOUND,
+            card_in_use=card_in_use,
             # What is programmed may have another product id by now.
             card=identity.of(
                 [device.identity], device.vendor, device.std_board_info
             ).to_wire(product=deployable.program_mode is None),
         ),
     )
+
+
+def _has_other_holders(handle: type[models.AttachHandle]) -> sa.ColumnElement[bool]:
+    """Device nodes of the same deployable have holders: the card must not be reset."""
+    arq, other = orm.aliased(models.Arq), orm.aliased(models.AttachHandle)
+    query = sa.select(other.id).join(arq, arq.attach_handle_id == other.id)
+    same = (other.deployable_id == handle.deployable_id, other.id != handle.id)
+    query = query.where(*same, handle.attach_type == base.NODES)
+    return query.correlate(handle).exists()
 
 
 def _prepare_in_time(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:

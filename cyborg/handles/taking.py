@@ -11,6 +11,7 @@ from sqlalchemy import orm
 
 from cyborg import db
 from cyborg.db import models
+from cyborg.db.providers import ProviderRow
 from cyborg.drivers import base
 
 #: Tables, since statements of models take half as long again.
@@ -24,6 +25,14 @@ def _dirty_part() -> sa.Exists:
     part = orm.aliased(models.AttachHandle)
     dirty = sa.select(part.id).where(part.deployable_id == _OF_DEPLOYABLE, part.is_left)
     return dirty.correlate(None).exists()
+
+
+def _others(deployable: Any) -> sa.Select[int]:
+    """The handles of a deployable that another project has."""
+    part, arq = orm.aliased(models.AttachHandle), orm.aliased(models.Arq)
+    held = sa.select(part.id).join(arq, arq.attach_handle_id == part.id)
+    foreign = arq.project_id.is_distinct_from(sa.bindparam("project", type_=sa.String()))
+    return held.where(part.deployable_id == deployable, foreign)
 
 
 _NOT_HELD = (
@@ -56,6 +65,40 @@ _COUNT = {
     which: sa.select(sa.func.count()).select_from(_HANDLES).where(*free)
     for which, free in _FREE.items()
 }
+
+#: All handles of a card with shares. Who takes one waits for others that take or release any.
+_LOCK_CARD = sa.select(_HANDLES.c.id).where(_HANDLES.c.deployable_id == _OF_DEPLOYABLE)
+_LOCK_CARD = _LOCK_CARD.order_by(_HANDLES.c.id).with_for_update()
+_FREE_SHARE = (*_FREE_OF[True], _HANDLES.c.attach_type == base.NODES)
+_OF_NO_OTHER = ~_others(_OF_DEPLOYABLE).correlate(None).exists()
+_SHARES = {
+    mixed: sa.select(_HANDLES.c.id, _HANDLES.c.uuid, _HANDLES.c.attach_type)
+    .where(*_FREE_SHARE, *(() if mixed == base.OF_ALL_PROJECTS else (_OF_NO_OTHER,)))
+    .order_by(_HANDLES.c.id)
+    .limit(sa.bindparam("count", type_=sa.Integer()))
+    for mixed in (base.OF_ONE_PROJECT, base.OF_ALL_PROJECTS)
+}
+
+
+def lock_shares(
+    session: orm.Session, card: ProviderRow, count: int, project_id: str | None
+) -> list[sa.Row[int, str, str]]:
+    """At most ``count`` free shares of a card, locked; none that the project may not have."""
+    which = {"deployable": card.id}
+    session.execute(_LOCK_CARD, which)
+    query = _SHARES[card.shared or base.OF_ONE_PROJECT]
+    return list(session.execute(query, {**which, "count": count, "project": project_id}))
+
+
+def of_other_projects(cards: Collection[ProviderRow], project_id: str | None) -> set[str]:
+    """The providers of cards that others have shares of, so that this project gets none."""
+    ids = {card.id for card in cards if card.shared == base.OF_ONE_PROJECT}
+    if not ids:
+        return set()
+    row = models.Deployable
+    query = sa.select(row.rp_uuid).where(row.id.in_(ids), _others(row.id).correlate(row).exists())
+    with db.reader() as session:
+        return set(session.scalars(query, {"project": project_id}))
 
 
 def lock(

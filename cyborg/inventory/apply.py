@@ -207,6 +207,7 @@ def _deployable_columns(
         "cleans": deployable.cleans,
         "clean_erases": deployable.clean_erases,
         "blank_image": deployable.blank_image,
+        "shared": deployable.shared,
     }
 
 

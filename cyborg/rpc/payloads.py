@@ -287,8 +287,9 @@ class HostStep(_WireMessage):
     report: an agent that started later does not know newer requests. ``arq_uuid`` is the ARQ that
     holds the handle. ``consumer_nqn`` is under which name the consumer's host connects over a
     network, if that is another one. ``in_use`` says that the ARQ is Bound, so the handle is
-    prepared again and its consumer may be using it. ``card`` is what tells the device's card from
-    others: nothing is done to another one.
+    prepared again and its consumer may be using it. ``card_in_use`` says that other shares of the
+    card have holders. ``card`` is what tells the device's card from others: nothing is done to
+    another one.
     """
 
     action: str
@@ -303,6 +304,7 @@ class HostStep(_WireMessage):
     arq_uuid: str
     consumer_nqn: str | None = None
     in_use: bool = False
+    card_in_use: bool = False
     card: Mapping[str, str] = field(default_factory=dict)
 
     def handle(self) -> base.HeldHandle:
@@ -318,6 +320,7 @@ class HostStep(_WireMessage):
             consumer_nqn=self.consumer_nqn,
             arq=self.arq_uuid,
             in_use=self.in_use,
+            card_in_use=self.card_in_use,
         )
 
     def parts(self) -> None:

@@ -152,9 +152,16 @@ def left_unwanted() -> sa.ColumnElement[bool]:
     return sa.and_(is_programmable, left.correlate(_DEPLOYABLE).exists())
 
 
+def awaits_last_clean() -> sa.ColumnElement[bool]:
+    """A share of the card is not clean: nobody gets any before that."""
+    handle = orm.aliased(models.AttachHandle)
+    left = sa.select(handle.id).where(handle.deployable_id == _DEPLOYABLE.id, handle.is_left)
+    return sa.and_(_DEPLOYABLE.shared.is_not(None), left.correlate(_DEPLOYABLE).exists())
+
+
 def on_offer() -> sa.ColumnElement[bool]:
     """Placement offers what is free of the deployable, and so it counts as free to be had."""
-    waits = sa.or_(runs_nothing(), awaits_report(), awaits_cleaning())
+    waits = sa.or_(runs_nothing(), awaits_report(), awaits_cleaning(), awaits_last_clean())
     return sa.and_(usable(), models.Deployable.is_settled, ~_is_redivided(), ~waits)
 
 

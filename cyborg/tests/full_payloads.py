@@ -28,6 +28,7 @@ def report() -> rpc.HostReport:
         function="9aeffe5f84570612c000c9660d824272",
         function_vendor="INTEL",
         blank_image="blank-a10",
+        shared="one-project",
     )
     device = base.Device(
         type="PCI",

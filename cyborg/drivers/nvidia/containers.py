@@ -97,6 +97,18 @@ class Containers:
             cdi_devices=(device,) if device is not None else (),
         )
 
+    def with_mps(self, edits: base.ContainerEdits) -> base.ContainerEdits:
+        """The needs of a share, with a way to the daemon of MPS if that runs.
+
+        Without the daemon the shares have the GPU by turns.
+        """
+        folder = self._conf.gpu_devices.mps_dir
+        if folder is None or not pathlib.Path(folder, "control").exists():
+            return edits
+        mount = base.Mount(host_path=folder, container_path=folder, options=("rw", "bind"))
+        env = {**edits.env, "CUDA_MPS_PIPE_DIRECTORY": folder}
+        return replace(edits, env=env, mounts=(*edits.mounts, mount))
+
     def _asked(self, wanted: kept_cdi.Wanted) -> str | None:
         """The device that the tool describes; None if it cannot be asked.
 

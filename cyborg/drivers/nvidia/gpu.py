@@ -28,7 +28,7 @@ from cyborg.drivers.nvidia import (
 )
 from cyborg.drivers.nvidia import layouts as nvidia_layouts
 from cyborg.drivers.nvidia import sensors as nvidia_sensors
-from cyborg.drivers.pci import device_spec, devices, facts
+from cyborg.drivers.pci import device_spec, devices, facts, shares
 
 #: The kind of the kept facts: the last layout of a card.
 _LAYOUTS = "layouts"
@@ -51,6 +51,7 @@ class NvidiaGpuDriver(pci.PciDriver):
     type = "GPU"
     resource_class = "PGPU"
     group = "gpu_devices"
+    own_keys = shares.KEYS
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
@@ -281,7 +282,9 @@ class NvidiaGpuDriver(pci.PciDriver):
         found = container_facts.of_kernel(handle)
         if not containers.is_whole(handle):
             return found
-        return self._containers.of_card(pci.join(handle.attach_info), found)
+        edits = self._containers.of_card(pci.join(handle.attach_info), found)
+        is_share = base.SHARE_KEY in handle.attach_info
+        return self._containers.with_mps(edits) if is_share else edits
 
     def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
         """Have a card's parts be of another type, and make the GPU instances for it."""

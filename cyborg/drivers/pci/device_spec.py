@@ -20,6 +20,8 @@ from cyborg.drivers.pci.snapshot import Function, Snapshot, split
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+#: The permitted values of a key that only one driver has; None: any text.
+Values = Set[str] | range | None
 
 #: Parts of an address: name, digits, largest value. Nova calls the device number "slot".
 _PARTS = (("domain", 4, 0xFFFFFFFF), ("bus", 2, 0xFF), ("slot", 2, 0x1F), ("function", 1, 0x7))
@@ -130,7 +132,7 @@ class Spec(Tags):
 def parse(
     texts: Iterable[str],
     option: str = "[pci] device_spec",
-    own: Mapping[str, Set[str] | None] = MappingProxyType({}),
+    own: Mapping[str, Values] = MappingProxyType({}),
 ) -> tuple[Spec, ...]:
     """The specs of an option. ``own`` are further keys, each with its permitted values.
 
@@ -214,7 +216,7 @@ def tags(item: Mapping[str, Any]) -> Tags:
 
 
 def spec(
-    item: Any, option: str, own: Mapping[str, Set[str] | None] = MappingProxyType({})
+    item: Any, option: str, own: Mapping[str, Values] = MappingProxyType({})
 ) -> Spec:
     """The spec of one object.
 
@@ -241,8 +243,12 @@ def _text(item: Mapping[str, Any], key: str) -> str | None:
     return value
 
 
-def _one_of(item: Mapping[str, Any], key: str, values: Set[str] | None) -> str:
+def _one_of(item: Mapping[str, Any], key: str, values: Values) -> str:
     value = item[key]
+    if isinstance(values, range):
+        if not isinstance(value, int) or value not in values:
+            raise ValueError(f"{key} must be a number from {values[0]} to {values[-1]}")
+        return str(value)
     if values is None:
         text = _text(item, key)
         if not text or len(text) > _TEXT_MAX:

@@ -26,6 +26,7 @@ from cyborg.drivers.pci import (
     groups,
     health,
     readings,
+    shares,
     withholding,
 )
 from cyborg.drivers.pci.match import Match, Matches, ids_of
@@ -68,7 +69,7 @@ class PciDriver:
     #: Why a function that the operator lists may be none for this driver, and what to do.
     unfit: ClassVar[tuple[str, str]] = ("the driver does not know it", _LIST_FOR_PCI_DRIVER)
     #: Further keys of this driver's ``device_spec``, each with its permitted values; None: any.
-    own_keys: ClassVar[Mapping[str, Set[str] | None]] = MappingProxyType({})
+    own_keys: ClassVar[Mapping[str, device_spec.Values]] = MappingProxyType({})
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.conf = conf
@@ -339,7 +340,8 @@ class PciDriver:
         done: set[str],
     ) -> Iterator[base.Device]:
         """The devices of one card. ``done`` collects functions that are in a device already."""
-        divided = self.divided(function, functions, host)
+        is_shared = shares.are_wanted(self.own(function, functions))
+        divided = None if is_shared else self.divided(function, functions, host)
         if divided is not None:
             yield from divided
             return
@@ -435,6 +437,7 @@ class PciDriver:
             or self.why_kept(function, functions)
             or withholding.by_list(function, functions, self._specs, self.option)
             or withholding.by_parts(function, functions, foreign)
+            or shares.why_not(self.own(function, functions), function, self.conf)
             or self._groups.why_not(function, together, functions, foreign)
         )
 
@@ -488,6 +491,7 @@ class PciDriver:
             traits=trait_names.legal_names(traits),
             attributes=attributes,
         )
+        deployable = shares.of(deployable, spec.own if spec else {})
         return cleaning.arranged(self._cleaning, deployable, members, functions)
 
     def sliced(

@@ -197,7 +197,7 @@ def _create_deployables() -> None:
         _integer("parent_id", "root_id", null=True),
         _text(255, "name"),
         _text(100, "driver_name"),
-        _text(20, "program_mode", null=True),
+        _text(20, "program_mode", "shared", null=True),
         _text(50, "function_vendor", default=""),
         _text(36, "bitstream_id", null=True),
         _long("bitstream", null=True),

@@ -84,7 +84,7 @@ def test_a_part_that_names_its_provider_gets_no_other_later(rack: Site) -> None:
     assert place.rp_uuid == named
     (again,) = plans.parts(plans.load(plans.store([place])))
     assert again.provider == named
-    assert choosing.Chooser(rack.conf, plans.PACK, 1, [named]).choose([again]) is None
+    assert choosing.Chooser(rack.conf, plans.PACK, 1, None, [named]).choose([again]) is None
     free = choosing.Chooser(rack.conf, plans.PACK, 1).choose([plans.Part(groups=[FPGA])])
     assert free is not None
 

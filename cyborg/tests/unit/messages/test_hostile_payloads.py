@@ -91,6 +91,7 @@ BOUNDED = {
     "function_id",
     "function_vendor",
     "blank_image",
+    "shared",
     "verified_by",
     "parent",
 }

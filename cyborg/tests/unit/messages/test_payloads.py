@@ -40,7 +40,7 @@ def test_unknown_keys_of_a_newer_sender_are_ignored():
 def test_keys_that_an_older_sender_leaves_out_have_defaults():
     wire = report().to_wire()
     del wire["errors"]
-    program = ("program_mode", "function", "function_vendor", "blank_image")
+    program = ("program_mode", "function", "function_vendor", "blank_image", "shared")
     for key in ("traits", "attributes", "prepares", "cleans", "clean_erases", *program):
         del wire["devices"]["pci_driver"][0]["deployables"][0][key]
 
@@ -53,7 +53,7 @@ def test_keys_that_an_older_sender_leaves_out_have_defaults():
     assert not deployable.clean_erases
     assert (deployable.program_mode, deployable.function) == (None, None)
     assert deployable.function_vendor == ""
-    assert deployable.blank_image is None
+    assert (deployable.blank_image, deployable.shared) == (None, None)
 
 
 def test_a_parent_is_on_the_wire_and_an_older_sender_knows_none():

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares of a GPU: projects do not mix on a card, dirt is the card's, and no guest has any."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from cyborg import db, quotas, rpc
+from cyborg.allocations import service, wishes
+from cyborg.common import errors
+from cyborg.db import models
+from cyborg.drivers import base
+from cyborg.inventory.apply import provider_uuid
+from cyborg.policy.enforcer import Enforcer
+from cyborg.states import allocation_states as states
+from cyborg.tests import boots, callers, engine, hosts
+from cyborg.tests.at_once import at_once
+from cyborg.tests.placement_server import PlacementServer
+
+pytestmark = pytest.mark.every_database
+
+GROUP = {"resources:CUSTOM_GPU_SHARE": "1"}
+WHOLE = {"bus": "0c", "device": "00", "domain": "0000", "function": "0"}
+
+
+def share(number: int) -> base.AttachHandle:
+    info = {**WHOLE, base.SHARE_KEY: str(number)}
+    return base.AttachHandle(attach_type=base.NODES, attach_info=info)
+
+
+class Cloud:
+    """A host with a card that has three shares, and projects that ask for some."""
+
+    def __init__(
+        self, conf: cfg.ConfigOpts, enforcer: Enforcer, placement: PlacementServer
+    ) -> None:
+        self.conf, self.enforcer, self.placement = conf, enforcer, placement
+        #: The steps of the host, and whether it ends any.
+        self.steps: list[rpc.HostStep] = []
+        self.is_stuck = False
+
+    def report(self, shared: str | None = base.OF_ONE_PROJECT, *, count: int = 3) -> None:
+        handles = tuple(share(number) for number in range(count))
+        whole = base.AttachHandle(attach_type="PCI", attach_info=WHOLE)
+        fields: dict[str, Any] = {
+            "resource_class": base.SHARE_CLASS if shared else "PGPU",
+            "num_accelerators": count if shared else 1,
+            "attach_handles": handles if shared else (whole,),
+            "shared": shared,
+        }
+        hosts.apply(hosts.card("a", **fields, prepares=True, cleans=True))
+        self.placement.sync()
+
+    def run(self, _conf: object, _host: str, step: rpc.HostStep, _most: float) -> None:
+        self.steps.append(step)
+        if self.is_stuck:
+            raise rpc.HostStepRunning("It goes on", seconds=1)
+
+    def ask(
+        self,
+        project: str,
+        count: int = 1,
+        group: dict[str, str] = GROUP,
+        limits: dict[str, int] | None = None,
+    ) -> str:
+        """The consumer that a project has asked for so many shares for; nothing is done yet."""
+        consumer, ctx = models.new_uuid(), callers.admin(self.enforcer, project_id=project)
+        who = {"uuid": consumer, "type": "JOB"}
+        wish = wishes.read(ctx, consumer, {"consumer": who, "groups": [group] * count})
+        service.create(self.conf, ctx, wish, limits or {})
+        return consumer
+
+    def have(self, project: str, count: int = 1) -> str:
+        consumer = self.ask(project, count)
+        self.work()
+        assert self.state(consumer) == states.ACTIVE
+        return consumer
+
+    def state(self, consumer: str) -> str | None:
+        row = models.Allocation
+        state: str | None = db.read_one(sa.select(row.state).where(row.uuid == consumer))
+        return state
+
+    def leave(self, project: str, consumer: str) -> None:
+        service.delete(callers.admin(self.enforcer, project_id=project), consumer)
+        self.work()
+
+    def work(self) -> None:
+        engine.make_due()
+        engine.drain(self.conf)
+        self.placement.sync()
+
+    def projects(self) -> set[str | None]:
+        """The projects that have shares."""
+        row = models.Arq
+        return set(db.read_all(sa.select(row.project_id).where(row.attach_handle_id.is_not(None))))
+
+
+@pytest.fixture
+def cloud(
+    database: sa.Engine,
+    conf: cfg.ConfigOpts,
+    placement: PlacementServer,
+    enforcer: Enforcer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Cloud:
+    placement.make_provider(hosts.ROOT)
+    found = Cloud(conf, enforcer, placement)
+    found.report()
+    monkeypatch.setattr(rpc, "run_host_step", found.run)
+    return found
+
+
+def refused(ask: Callable[[], object]) -> str:
+    with pytest.raises(errors.CyborgError) as caught:
+        ask()
+    return str(caught.value)
+
+
+def test_a_card_is_of_one_project_at_a_time(cloud: Cloud) -> None:
+    first = cloud.have("p1")
+    cloud.have("p1")
+    assert "other projects have shares of it" in refused(lambda: cloud.ask("p2"))
+    cloud.leave("p1", first)
+    refused(lambda: cloud.ask("p2"))
+    assert cloud.projects() == {"p1"}
+
+
+def test_projects_mix_where_that_is_permitted(cloud: Cloud) -> None:
+    cloud.report(base.OF_ALL_PROJECTS)
+    for project in ("p1", "p2", "p3"):
+        cloud.have(project)
+    assert cloud.projects() == {"p1", "p2", "p3"}
+
+
+def test_two_projects_at_once_do_not_share_a_card(cloud: Cloud) -> None:
+    for _ in range(4):
+        asked = {cloud.ask(project): project for project in ("p1", "p2")}
+        at_once(*[lambda: engine.drain(cloud.conf)] * 2)
+        assert len(cloud.projects()) == 1
+        for consumer, project in asked.items():
+            cloud.leave(project, consumer)
+        cloud.work()
+        assert cloud.projects() == set()
+
+
+def test_the_card_is_cleaned_after_the_last_share_and_nobody_gets_one_before(cloud: Cloud) -> None:
+    several, last = cloud.have("p1", 2), cloud.have("p1")
+    cloud.steps.clear()
+    cloud.leave("p1", several)
+    assert [(each.action, each.card_in_use) for each in cloud.steps] == [("clean", True)] * 2
+    cloud.have("p1")
+    cloud.steps.clear()
+    (other,) = {each for each in _consumers() if each != last}
+    cloud.leave("p1", other)
+    cloud.steps.clear()
+    cloud.is_stuck = True
+    cloud.leave("p1", last)
+    assert [(each.action, each.card_in_use) for each in cloud.steps] == [("clean", False)]
+    for project in ("p1", "p2"):
+        said = refused(functools.partial(cloud.ask, project))
+        assert "wait for a write, a cleaning" in said
+    cloud.is_stuck = False
+    cloud.work()
+    cloud.have("p2", 3)
+
+
+def _consumers() -> set[str]:
+    row = models.Allocation
+    return set(db.read_all(sa.select(row.uuid).where(row.state == states.ACTIVE)))
+
+
+def test_what_is_dirty_when_it_is_bound_is_given_to_nobody(cloud: Cloud) -> None:
+    """Placement may offer for a moment what has just been left."""
+    first = cloud.have("p1")
+    second = cloud.ask("p1")
+    service.delete(callers.admin(cloud.enforcer, project_id="p1"), first)
+    cloud.is_stuck = True
+    engine.drain(cloud.conf)
+    assert cloud.state(second) == states.CLAIMING
+    cloud.is_stuck = False
+    for _ in range(2):
+        engine.make_due()
+        engine.drain(cloud.conf)
+    assert cloud.state(second) == states.ACTIVE
+
+
+def test_no_guest_gets_a_share(cloud: Cloud) -> None:
+    ctx = callers.admin(cloud.enforcer, project_id="p1")
+    (uuid,) = boots.arqs(ctx, 1, GROUP)
+    boots.bind(ctx, [uuid], models.new_uuid(), device_rp_uuid=provider_uuid("host-1_a"))
+    engine.drain(cloud.conf)
+    with db.reader() as session:
+        arq = session.execute(sa.select(models.Arq).filter_by(uuid=uuid)).scalar_one()
+    assert arq.state == models.BIND_FAILED
+    assert "no guest gets it" in str(arq.state_reason)
+
+
+@pytest.mark.parametrize("first", [None, base.OF_ONE_PROJECT], ids=["whole", "shares"])
+def test_a_card_is_never_whole_and_in_shares(cloud: Cloud, first: str | None) -> None:
+    group = {None: {"resources:PGPU": "1"}, base.OF_ONE_PROJECT: GROUP}
+    (other,) = group.keys() - {first}
+    cloud.report(first)
+    consumer = cloud.ask("p1", group=group[first])
+    cloud.work()
+    assert cloud.state(consumer) == states.ACTIVE
+    cloud.report(other)
+    # Until it leaves, the card is claimed as what it was, and is not that any more.
+    for asked in group.values():
+        with contextlib.suppress(errors.Conflict):
+            cloud.ask("p1", group=asked)
+        cloud.work()
+    held = sa.select(models.Arq.allocation_uuid).where(models.Arq.attach_handle_id.is_not(None))
+    assert db.read_all(held) == [consumer]
+    cloud.leave("p1", consumer)
+    assert db.read_all(held) == []
+    cloud.report(other)
+    after = cloud.ask("p1", group=group[other])
+    cloud.work()
+    assert cloud.state(after) == states.ACTIVE
+
+
+def test_the_quota_counts_each_share(cloud: Cloud) -> None:
+    limits = {f"{quotas.CLASS}{base.SHARE_CLASS}": 1}
+    assert "used 0, limit 1, asked for 2" in refused(lambda: cloud.ask("p1", 2, limits=limits))
+    cloud.ask("p1", limits=limits)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares of GPUs as drivers report them, and what containers get of them."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, NamedTuple
+
+import pytest
+
+from cyborg import rpc
+from cyborg.agent import cdi, discovery
+from cyborg.drivers import base, container_facts, pci, privileged, registry
+from cyborg.tests.contract import passes
+
+GPUS = {
+    "nvidia_gpu_driver": ("h100", "gpu_devices"),
+    "amd_gpu_driver": ("mi210", "amd_gpu_driver"),
+}
+
+
+def options(group: str, folder: object, *specs: dict[str, object]) -> str:
+    listed = "".join(f"device_spec = {json.dumps(each)}\n" for each in specs)
+    return f"[agent]\ncdi_dir = {folder}\n[{group}]\n{listed}"
+
+
+class Used(NamedTuple):
+    """Which cards were cleaned, and the files left, after each of some steps."""
+
+    cleaned: list[int]
+    files: list[int]
+
+
+@pytest.mark.parametrize("driver", GPUS)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_card_with_shares_is_not_offered_whole(
+    simulate: Any, tmp_path: pathlib.Path, driver: str, *, mixed: bool
+) -> None:
+    card, group = GPUS[driver]
+    host = simulate({"cards": [card, card]})
+    shared, whole = host.card(card, 0), host.card(card, 1)
+    spec = {"address": shared, "shares": 3, "mix_projects": mixed}
+    text = options(group, tmp_path, spec, {"address": "*:*:*.*"})
+
+    (found,) = host.call(passes.run, [driver], text)
+
+    parts = {
+        pci.join(device.control_path.cpid_info): device.deployables[0]
+        for device in found.devices[driver]
+    }
+    part = parts[shared]
+    assert (part.resource_class, part.num_accelerators) == ("CUSTOM_GPU_SHARE", 3)
+    assert part.shared == (base.OF_ALL_PROJECTS if mixed else base.OF_ONE_PROJECT)
+    assert {each.attach_type for each in part.attach_handles} == {base.NODES}
+    assert [each.attach_info["share"] for each in part.attach_handles] == ["0", "1", "2"]
+    other = parts[whole]
+    assert (other.resource_class, other.shared) == ("PGPU", None)
+    assert [each.attach_type for each in other.attach_handles] == ["PCI"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "folder", "reason"),
+    [
+        ({}, "", "[agent] cdi_dir is not set"),
+        ({"driver": "vfio-pci"}, "/run/cdi", "no driver of the host has it"),
+    ],
+)
+def test_what_can_have_no_shares_is_not_offered_and_said(
+    simulate: Any, changes: dict[str, str], folder: str, reason: str
+) -> None:
+    host = simulate({"cards": [{"card": "h100", **changes}]})
+    text = options("gpu_devices", folder, {"vendor_id": "10de", "shares": 2})
+    text = text.replace("cdi_dir = \n", "")
+    assert host.call(refusals, text) == [f"it is to have shares, and {reason}"]
+
+
+def refusals(text: str) -> list[str]:
+    """Why cards are not offered."""
+    conf = passes.configured(text, ["nvidia_gpu_driver"], "host-1")
+    drivers = registry.load(conf).drivers
+    looking = discovery.Discovery("host-1", drivers, timeout=60)
+    assert looking.run().devices == {"nvidia_gpu_driver": ()}
+    driver: Any = drivers["nvidia_gpu_driver"]
+    functions = pci.scan()
+    found = (driver.why_not_offered(each, functions) for each in functions.values())
+    return [each.reason for each in found if each is not None]
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"shares": 1}, "shares must be a number from 2 to 64"),
+        ({"shares": "4"}, "shares must be a number from 2 to 64"),
+        ({"shares": 2, "mix_projects": "perhaps"}, "mix_projects must be one of"),
+    ],
+)
+def test_a_wrong_number_is_refused_at_the_start(value: dict[str, object], told: str) -> None:
+    text = options("gpu_devices", "/run/cdi", {"vendor_id": "10de", **value})
+    conf = passes.configured(text, ["nvidia_gpu_driver"], "host-1")
+    assert told in registry.load(conf).errors["nvidia_gpu_driver"]
+
+
+def share(address: str, number: int, **changes: object) -> base.HeldHandle:
+    place = pci.split(address)
+    path = base.ControlPath(cpid_type="PCI", cpid_info=place)
+    fields: dict[str, Any] = {"uuid": uuid(number), "arq": uuid(number + 8), **changes}
+    info = {**place, base.SHARE_KEY: str(number)}
+    return base.HeldHandle(
+        attach_type=base.NODES, attach_info=info, control_path=path, **fields
+    )
+
+
+def uuid(number: int) -> str:
+    return f"{number:08x}-2222-3333-4444-555555555555"
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_share_has_the_nodes_of_its_card_and_mps_where_that_runs(
+    simulate: Any, tmp_path: pathlib.Path, *, is_running: bool
+) -> None:
+    host = simulate({"cards": ["h100"]})
+    (host.root / "dev").mkdir(exist_ok=True)
+    for name in ("nvidia0", "nvidiactl"):
+        (host.root / "dev" / name).touch()
+    if is_running:
+        (tmp_path / "control").touch()
+    text = f"[gpu_devices]\nmps_dir = {tmp_path}\n[DEFAULT]\nstate_path = {tmp_path}\n"
+    held = share(host.card("h100"), 1)
+    found = host.call(edits, text, held)
+    assert set(found.device_nodes) == {"/dev/nvidia0", "/dev/nvidiactl"}
+    env = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)} if is_running else {}
+    assert {key: value for key, value in found.env.items() if "CUDA" in key} == env
+    assert [each.host_path for each in found.mounts] == list(env.values())
+
+
+def edits(text: str, held: base.HeldHandle) -> base.ContainerEdits:
+    privileged.programming.set_client_mode(False)
+    conf = passes.configured(text, ["nvidia_gpu_driver"], "host-1")
+    return container_facts.of(registry.load(conf).drivers["nvidia_gpu_driver"], held)
+
+
+def used(folder: str, address: str) -> Used:
+    """Three shares are given out, and given back one by one; one of them by force."""
+    conf = passes.configured(f"[agent]\ncdi_dir = {folder}\n", [], "host-1")
+    cleaned: list[int] = []
+    driver = _Driver(cleaned)
+    given = cdi.Specifications(conf, {"fake": driver})
+    handles = [share(address, number) for number in range(3)]
+    part = base.Deployable(
+        name="host-1_a",
+        resource_class=base.SHARE_CLASS,
+        num_accelerators=3,
+        attach_handles=tuple(handles),
+        cleans=True,
+    )
+    device = base.Device(
+        type="GPU", vendor="10de", model="m", control_path=handles[0].control_path,
+        deployables=(part,),
+    )
+    given.noted(discovery.Findings(devices={"fake": (device,)}, errors={}))
+    files = []
+
+    def step(action: str, number: int, *, card_in_use: bool = False) -> None:
+        held = share(address, number, card_in_use=card_in_use)
+        asked = rpc.HostStep(
+            action=action, driver="fake", attach_handle_uuid=held.uuid,
+            attach_type=held.attach_type, attach_info=held.attach_info, cpid_type="PCI",
+            cpid_info=held.control_path.cpid_info, asked_ms=1, agent_started=0,
+            arq_uuid=held.arq, card_in_use=card_in_use,
+        )
+        run = given.step(asked, driver.clean if action == "clean" else None)
+        assert run is not None
+        try:
+            run(asked.handle())
+        finally:
+            files.append(len(list(pathlib.Path(folder).glob("*.json"))))
+
+    for number in range(3):
+        step("prepare", number)
+    step("clean", 0, card_in_use=True)
+    # A conductor that is not asked in time, or that says that another has one, changes that.
+    for held in (None, {uuid(2): uuid(10)}, {}):
+        rpc.held_handles = lambda *_given, answer=held, **_more: answer
+        try:
+            step("clean", 1)
+        except rpc.HostStepRunning:
+            cleaned.append(-1)
+    step("clean", 2)
+    return Used(cleaned, files)
+
+
+class _Driver:
+    """A driver that counts which handles it has cleaned."""
+
+    def __init__(self, cleaned: list[int]) -> None:
+        self._cleaned = cleaned
+
+    def discover(self, host: base.Host) -> list[base.Device]:
+        del host
+        return []
+
+    def container_edits(self, handle: base.HeldHandle) -> base.ContainerEdits:
+        assert handle.attach_type == "PCI"
+        return base.ContainerEdits(device_nodes=("/dev/null",))
+
+    def clean(self, handle: base.HeldHandle) -> None:
+        self._cleaned.append(int(handle.attach_info["share"]))
+
+
+def test_the_card_is_reset_when_nobody_has_a_share(simulate: Any, tmp_path: pathlib.Path) -> None:
+    host = simulate({"cards": ["h100"]})
+    found = host.call(used, str(tmp_path / "cdi"), host.card("h100"))
+    # -1: it is not known who has the third one. Then it is had; then a file alone is left of it.
+    assert found.cleaned == [-1, 1, 2]
+    assert found.files == [1, 2, 3, 2, 1, 1, 1, 0]
