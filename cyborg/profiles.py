@@ -19,6 +19,7 @@ from cyborg import db, notifications
 from cyborg.common import errors, request_groups
 from cyborg.common.request_groups import FORBIDDEN, TAINT, TOLERATE_TAINT, TRAIT, RequestGroup
 from cyborg.db import models, paging
+from cyborg.drivers import base
 from cyborg.notifications import notices
 from cyborg.policy.context import RequestContext
 
@@ -111,6 +112,16 @@ def count_requests(groups: Sequence[dict[str, str]]) -> list[tuple[int, dict[str
         (index, group, name)
         for index, group in enumerate(groups)
         for name in RequestGroup.parse(group).classes
+    ]
+
+
+def warnings(groups: Iterable[Mapping[str, str]]) -> list[str]:
+    """What who uses a profile with those groups should know: sentences."""
+    return [
+        f"groups[{index}] asks for {base.SHARE_CLASS}: nothing isolates shares of a GPU from each "
+        "other. Another one can take all of its time and memory, or stop it."
+        for index, group in enumerate(groups)
+        if base.SHARE_CLASS in RequestGroup.parse(group).resources
     ]
 
 

@@ -144,6 +144,13 @@ def _add_needs(parser: argparse.ArgumentParser) -> None:
     )
     command.add_group(either)
     either.add_argument(
+        "--shares",
+        dest="groups",
+        metavar="<number>",
+        type=_shares,
+        help="So many shares of one GPU, for containers; nothing isolates them from its others",
+    )
+    either.add_argument(
         "--part",
         dest="parts",
         metavar="<key=value>[,<key=value>...]",
@@ -156,6 +163,11 @@ def _add_needs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, metavar="<number>", help=text)
     text = "Resource provider that is to serve all of it: uuid, or name of a deployable"
     parser.add_argument("--provider", metavar="<provider>", help=text)
+
+
+def _shares(number: str) -> list[Row]:
+    """The request group of so many shares."""
+    return [{"resources:CUSTOM_GPU_SHARE": str(int(number))}]
 
 
 def _given(parsed: argparse.Namespace, *names: str) -> Row:

@@ -164,7 +164,7 @@ class DeviceProfiles(Resource):
             "enabled": profile.enabled,
             "extra": profile.extra or {},
             "in_use": profile.in_use or 0,
-            "warnings": trait_match.warnings(profile.groups),
+            "warnings": trait_match.warnings(profile.groups) + profiles.warnings(profile.groups),
             # All that are shown are judged at once, in views().
             "fits": True,
             "created_at": timestamp(profile.created_at),
