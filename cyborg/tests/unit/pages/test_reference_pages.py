@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import importlib
 import importlib.metadata
 import json
@@ -234,8 +235,8 @@ _MATRIX = FOLDER.parent / "admin" / "support-matrix.rst"
 
 
 def test_the_support_matrix_says_what_each_driver_can_do(conf: cfg.ConfigOpts) -> None:
-    rows = re.findall(r"^   \* - ``(\w+)``\n((?:     -.*\n)+)", _MATRIX.read_text(), re.MULTILINE)
-    said = {name: [bool(cell[6:].strip()) for cell in row.splitlines()] for name, row in rows}
+    rows = csv.reader(re.findall(r"^   (``\w+``,.*)$", _MATRIX.read_text(), re.MULTILINE))
+    said = {name.strip("`"): [bool(cell) for cell in row] for name, *row in rows}
     programmed = base.Programmable, base.Reconfigurable
     abilities = (programmed, base.Preparable, base.Cleanable, base.HealthReporting)
     known = {}
