@@ -24,6 +24,8 @@ Known = errors.CyborgError | webob_exc.WSGIHTTPException
 
 #: Seconds after which a client may repeat a request that failed because of a service behind us.
 _RETRY_AFTER = "5"
+#: Characters of a path that an answer repeats.
+_PATH_MAX = 255
 
 
 def response(
@@ -71,7 +73,8 @@ def _regular(error: Known, environ: Mapping[str, Any]) -> dict[str, Any]:
         detail = error.message
     else:
         why = error.detail or status.description
-        detail = f"{environ['REQUEST_METHOD']} on this path: {why}."
+        path = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"[:_PATH_MAX]
+        detail = f"{environ['REQUEST_METHOD']} {path}: {why}."
     slug = status.phrase.lower().replace(" ", "-")
     return {
         "errors": [

@@ -15,6 +15,20 @@ class List(command.Lister):
     short = ("key", "value", "uuid", "deployable_uuid")
 
 
+class Show(command.Show):
+    """Show an attribute."""
+
+    collection = "attributes"
+    argument = ("attribute", "Uuid")
+
+
+class Delete(command.Delete):
+    """Delete attributes that an administrator has made."""
+
+    collection = "attributes"
+    argument = ("attribute", "Uuid")
+
+
 class Create(command.ShowOne):
     """Give a deployable an attribute."""
 

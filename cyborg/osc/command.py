@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from cliff import columns as cliff_columns
+from osc_lib import exceptions
 from osc_lib.command import command
 
 from cyborg.osc import fitting
@@ -149,6 +150,28 @@ class Show(ShowOne):
         """Show it."""
         name = type(self).find(self.api, getattr(parsed_args, self.argument[0]))
         return fields(self.api.call("GET", f"/{self.collection}/{name}"))
+
+
+class Delete(Command):
+    """A command that deletes members of a collection, each one that can be."""
+
+    collection: ClassVar[str]
+    argument: ClassVar[tuple[str, str]]
+    nargs = "+"
+    #: The function that finds the name in a path for the argument.
+    find: ClassVar[Callable[[Api, str], str]] = lambda _api, text: text
+
+    def take_action(self, parsed_args: argparse.Namespace) -> None:
+        """Delete them."""
+        refused = []
+        for text in getattr(parsed_args, self.argument[0]):
+            try:
+                name = type(self).find(self.api, text)
+                self.api.call("DELETE", f"/{self.collection}/{name}")
+            except exceptions.CommandError as exc:
+                refused.append(str(exc))
+        if refused:
+            raise exceptions.CommandError("\n".join(refused))
 
 
 class _Fitted(command.Lister):

@@ -144,22 +144,11 @@ class Unset(command.ShowOne):
         return _replace(self, parsed_args.device_profile, body)
 
 
-class Delete(command.Command):
+class Delete(command.Delete):
     """Delete device profiles that no accelerator request uses."""
 
+    collection = "device_profiles"
     argument = ("device_profile", "Name or uuid")
-    nargs = "+"
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Delete all that can be."""
-        refused = []
-        for text in parsed_args.device_profile:
-            try:
-                self.api.call("DELETE", f"/device_profiles/{text}")
-            except exceptions.CommandError as exc:
-                refused.append(str(exc))
-        if refused:
-            raise exceptions.CommandError("\n".join(refused))
 
 
 class Candidates(command.Table):

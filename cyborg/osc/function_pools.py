@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cyborg.osc import command
-from cyborg.osc.api import Row
+from cyborg.osc.api import Api, Row
 
 #: What a request says of a pool.
 _SENT = command.REPLACED["function_pools"]
@@ -93,16 +93,16 @@ class Set(Create):
         return command.fields(self.api.call("PUT", f"/function_pools/{pool['uuid']}", body=body))
 
 
-class Delete(command.Command):
+def _uuid(api: Api, text: str) -> str:
+    return str(api.pool(text)["uuid"])
+
+
+class Delete(command.Delete):
     """Delete function pools; what is programmed stays so."""
 
+    collection = "function_pools"
     argument = ("pool", "Name or uuid")
-    nargs = "+"
-
-    def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Delete them."""
-        for uuid in [self.api.pool(text)["uuid"] for text in parsed_args.pool]:
-            self.api.call("DELETE", f"/function_pools/{uuid}")
+    find = _uuid
 
 
 class Miss(command.Table):

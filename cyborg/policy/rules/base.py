@@ -28,7 +28,7 @@ def _in_project(role: str) -> policy.RuleDefault:
 
 def _either(name: str, *rules: str) -> policy.RuleDefault:
     check = " or ".join(f"rule:{rule}" for rule in rules)
-    return policy.RuleDefault(name, check, "Either of the two rules.")
+    return policy.RuleDefault(name, check, f"Permits callers whom {' or '.join(rules)} permits.")
 
 
 #: The base rules; a policy file may redefine each of them.
@@ -47,9 +47,9 @@ RULES = [
 _OWNER, _USER = "project_id:%(project_id)s", "user_id:%(user_id)s"
 # None of ours uses these, but an operator's policy file may refer to them.
 RULES += [
-    policy.RuleDefault("public_api", "is_public_api:True", "Nobody."),
-    policy.RuleDefault("allow", "@", "Everyone with a token for a project."),
-    policy.RuleDefault("deny", "!", "Nobody."),
+    policy.RuleDefault("public_api", "is_public_api:True", "Permits no caller."),
+    policy.RuleDefault("allow", "@", "Permits each caller with a token for a project."),
+    policy.RuleDefault("deny", "!", "Permits no caller."),
     policy.RuleDefault(
         "admin_or_owner", f"{ADMIN} or {_OWNER}", "Administrator, or any role in the project."
     ),

@@ -38,10 +38,10 @@ def test_they_take_no_command_away() -> None:
 
     both = names("openstack.accelerator.v2") & names("openstack.cyborg.v2")
     replaced = {
-        "arq": "list show",
+        "arq": "bind create delete list show unbind",
         "deployable": "list program show",
         "device": "disable enable list show",
-        "device_attribute": "create list",
+        "device_attribute": "create delete list show",
         "device_profile": "create delete list show",
     }
     assert both == {
@@ -162,12 +162,16 @@ def test_attributes(site: Site, osc: OpenStack) -> None:
         {name: made[name] for name in ("uuid", "deployable_id", "key", "value")}
         | {name: made[name] for name in ("deployable_uuid", "created_at", "updated_at")}
     ]
+    assert osc("device", "attribute", "show", made["uuid"])["value"] == "12"
     told = osc.refused("device", "attribute", "create", "x", "rack", "12")
     assert "No deployable is called" in told
     assert osc("deployable", "show", NAME)["attributes"]["rack"] == "12"
     hosts.apply(hosts.device("a", hosts.deployable(NAME)), hosts.card("b"))
     made = osc("device", "attribute", "create", NAME, "room", "3", "--also", "host-1_b")
     assert len(set(made["deployable_uuid"])) == len(made["uuid"]) == 2
+    osc.do("device", "attribute", "delete", *made["uuid"])
+    assert osc("device", "attribute", "list", "--key", "room") == []
+    assert "not found" in osc.refused("device", "attribute", "show", made["uuid"][0])
 
 
 def test_profiles(site: Site, osc: OpenStack) -> None:

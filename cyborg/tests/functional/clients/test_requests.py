@@ -55,6 +55,32 @@ def test_requests(
     assert (told["given_up"], told["uuid"]) == ("accelerator request", arq)
 
 
+def test_a_request_from_its_making_to_its_end(site: Site, osc: OpenStack) -> None:
+    site.start()
+    osc("device", "profile", "create", "one", '[{"resources:FPGA": "1"}]')
+    osc("device", "profile", "create", "two", '[{"resources:FPGA": "1"}, {"resources:FPGA": "1"}]')
+    made = osc("arq", "create", "one")
+    assert (made["state"], made["device_profile_name"]) == ("Initial", "one")
+    pair = osc("arq", "create", "two")
+    assert (len(set(pair["uuid"])), pair["device_profile_group_id"]) == (2, [0, 1])
+    assert "Device Profile not found" in osc.refused("arq", "create", "none")
+
+    (deployable,) = osc("deployable", "list")
+    bind = ("arq", "bind", made["uuid"], hosts.ROOT, SERVER_NAME, deployable["name"], "--wait")
+    answer = osc.run(*bind, "-f", "json")
+    bound = json.loads(answer.out)
+    assert (bound["state"], bound["instance_uuid"]) == ("Bound", SERVER)
+    assert f"ARQ {made['uuid']} is Bound" in answer.err
+    assert osc("arq", "unbind", made["uuid"])["instance_uuid"] is None
+    told = "'x' is not a uuid; `arq list` shows those of the ARQs."
+    assert told in osc.refused("arq", "bind", "x", hosts.ROOT, SERVER, deployable["rp_uuid"])
+    for words in (["show", "x"], ["unbind", "x"]):
+        assert told in osc.refused("arq", *words)
+    told = osc.refused("arq", "delete", "x", made["uuid"], UNKNOWN, *pair["uuid"])
+    assert len(told.splitlines()) == 2
+    assert osc("arq", "list") == []
+
+
 def test_an_allocation(site: Site, osc: OpenStack) -> None:
     site.start(handles_per_device=2)
     osc("device", "profile", "create", "one", '[{"resources:FPGA": "1"}]')

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Collection, Iterator
 
 import pytest
@@ -40,7 +41,7 @@ def serving(site: Site) -> Iterator[Site]:
 def test_the_unmodified_client_binds_with_no_more_than_the_endpoint(
     serving: Site, quiet_openstack: None
 ) -> None:
-    openstack = OpenStack(endpoint=f"{serving.url}/v2")
+    openstack = OpenStack(endpoint=f"{serving.url}/v2", ignored=("cyborgclient", "cyborg.osc"))
     assert [device["hostname"] for device in openstack("device", "list")] == [HOST]
     arq = openstack("arq", "create", PROFILE)
     instance = Instance(serving)
@@ -59,6 +60,19 @@ def test_the_unmodified_client_binds_with_no_more_than_the_endpoint(
     said = openstack.refused("arq", "bind", "x", HOST, "vm", RP)
     assert "name a server by its uuid" in said
     assert "<br" not in said
+    ours = OpenStack(endpoint=f"{serving.url}/v2")
+    assert "name a server by its uuid" in ours.refused("arq", "bind", arq["uuid"], HOST, "vm", RP)
+
+
+def test_it_is_checked_as_the_page_says(serving: Site, tmp_path: pathlib.Path) -> None:
+    page = pathlib.Path(__file__).parents[4] / "doc/source/reference/cyborg-status.rst"
+    block = page.read_text().partition(".. code-block:: ini\n")[2].partition("\n\n``")[0]
+    config = textwrap.dedent(block).replace("/var/lib/cyborg", str(serving.journal.parent))
+    (tmp_path / "check.conf").write_text(config.replace("http://127.0.0.1:6666", serving.url))
+    command = [str(BIN / "cyborg-status"), "--config-file", str(tmp_path / "check.conf"), "check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert "Hosts compared with Placement: 1.\n" in done.stdout, done.stderr
+    assert done.returncode in {0, 1}, done.stderr
 
 
 def test_what_the_first_process_left_the_second_goes_on_with(tmp_path, sink) -> None:
