@@ -17,12 +17,14 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "rpc_exchange",
         default="cyborg",
-        choices=["cyborg", "amq.topic"],
-        help="Exchange of RabbitMQ through which the services send each other messages; the same "
-        "for all of them. Who uses cyborg must be permitted to make it, and then may delete it, "
-        "too, after which no message of anybody arrives. amq.topic is there in any case, and "
-        "nobody can delete it: use that if each agent has a RabbitMQ user of its own. Services "
-        "with different values do not hear each other.",
+        choices=[
+            ("cyborg", "its users must be permitted to make it, and may delete it, too; then no "
+             "message arrives"),
+            ("amq.topic", "always there, and nobody can delete it; for agents that each have a "
+             "RabbitMQ user of their own"),
+        ],
+        help="Exchange of RabbitMQ through which the services send each other messages. Give all "
+        "services the same value.",
     ),
     cfg.IntOpt(
         "bind_timeout",
