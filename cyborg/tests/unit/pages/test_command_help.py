@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import configparser
+import functools
 import importlib
 import pathlib
 import re
@@ -81,7 +82,14 @@ def test_it_begins_with_two_lines_that_say_what_the_command_does(command: str, s
 def _page(command: str) -> str:
     pages = runpy.run_path(str(PAGES / "conf.py"))["man_pages"]
     (page,) = [page for page, name, *_rest in pages if name == command]
-    return (PAGES / f"{page}.rst").read_text()
+    path = PAGES / f"{page}.rst"
+    included = r"^\.\. include:: (\w+\.inc)$"
+    read = functools.partial(_included, path.parent)
+    return re.sub(included, read, path.read_text(), flags=re.MULTILINE)
+
+
+def _included(folder: pathlib.Path, match: re.Match[str]) -> str:
+    return (folder / match[1]).read_text()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
