@@ -30,6 +30,10 @@ from cyborg.tests.novasink import NovaSink
 from cyborg.tests.prepared_databases import Templates
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--room", help="Run the tests of one room of the code, such as arqs.")
+
+
 def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:
     """Load the modules of fixtures; ``pytest .`` permits no ``pytest_plugins`` in this folder."""
     if getattr(plugin, "__file__", None) == __file__:

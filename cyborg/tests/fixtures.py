@@ -24,6 +24,7 @@ MODULES = [
     "cyborg.tests.personas",
     "cyborg.tests.programmed_host",
     "cyborg.tests.reruns",
+    "cyborg.tests.room_option",
     "cyborg.tests.scene",
     "cyborg.tests.simulated.live",
     "cyborg.tests.spdk_server",

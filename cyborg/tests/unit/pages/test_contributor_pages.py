@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from cyborg.tests import room_option
+
 ROOT = pathlib.Path(__file__).parents[4]
 FOLDER = ROOT / "doc" / "source" / "contributor"
 PAGES = [*FOLDER.glob("*.rst"), ROOT / "README.rst"]
@@ -71,16 +73,28 @@ def test_every_function_exists(page: pathlib.Path, members: dict[str, set[str]])
     assert [match[0] for match in found if match[2] not in members.get(match[1], ())] == []
 
 
-def test_the_table_of_rooms_is_that_of_the_import_linter() -> None:
+def rooms() -> list[tuple[str, str]]:
+    """Those of the import linter, with the numbers of their layers."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / ".importlinter")
     layers = parser["importlinter:contract:layers"]["layers"].split("\n")[1:]
-    rooms = [
+    return [
         (str(number), room)
         for number, layer in enumerate(layers, 1)
         for room in re.findall(r"\w+", layer)
     ]
-    assert _ROW.findall((FOLDER / "architecture.rst").read_text()) == rooms
+
+
+def test_the_table_of_rooms_is_that_of_the_import_linter() -> None:
+    assert _ROW.findall((FOLDER / "architecture.rst").read_text()) == rooms()
+
+
+def test_each_room_has_tests() -> None:
+    """By ``pytest --room``; and no room has them all."""
+    modules = list((ROOT / "cyborg" / "tests").rglob("test_*.py"))
+    for room in {name for _layer, name in rooms()} - {"tests"}:
+        found = [module for module in modules if room_option.is_of(module, room)]
+        assert 0 < len(found) < len(modules) / 2, room
 
 
 def test_the_release_notes_are_one_short_page() -> None:
