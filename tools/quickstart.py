@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import urllib.error
 import urllib.request
@@ -51,6 +52,13 @@ def until(what: str, find: Callable[[], T | None]) -> T:
             raise Failed(f"{what} within {PATIENCE:.0f} seconds")
         time.sleep(0.1)
     return found
+
+
+def as_typed(arguments: tuple[str, ...]) -> list[str]:
+    """The command in lines that a terminal has room for; an option stays beside its value."""
+    whole = f"$ openstack accelerator {shlex.join(arguments)}".replace(" -c ", " -c\0")
+    lines = textwrap.wrap(whole, 72, break_long_words=False, break_on_hyphens=False)
+    return [line.replace("\0", " ") for line in lines]
 
 
 def environment() -> dict[str, str]:
@@ -105,7 +113,7 @@ class Service:
 
     def openstack(self, *arguments: str) -> dict[str, str]:
         """Run ``openstack accelerator …`` and print its output; return the fields of its table."""
-        print(f"   $ openstack accelerator {shlex.join(arguments)}", flush=True)
+        print("   " + " \\\n       ".join(as_typed(arguments)), flush=True)
         access = ["--os-auth-type", "none", "--os-endpoint", f"{self.url}/v2"]
         done = subprocess.run(
             [BIN / "openstack", *access, "accelerator", *arguments],
@@ -121,10 +129,8 @@ class Service:
         cells = [line.split("|") for line in done.stdout.splitlines() if line.startswith("|")]
         return {row[1].strip(): row[2].strip() for row in cells if len(row) == 4}
 
-    def rest(self, method: str, path: str, body: object = None, *, show: bool = True) -> Any:
+    def rest(self, method: str, path: str, body: object = None) -> Any:
         """Send a request to Cyborg or Placement; return the decoded answer."""
-        if show:
-            print(f"   $ {method} {path}", flush=True)
         request = urllib.request.Request(self.url + path, method=method)
         if path.startswith("/placement"):
             request.add_header("X-Auth-Token", "admin")
@@ -166,24 +172,23 @@ def candidates_query(groups: list[dict[str, str]]) -> str:
             if key.startswith("trait:")
         ]
         parts.append(f"resources{suffix}=" + ",".join(f"{k}:{v}" for k, v in resources.items()))
-        parts.append(f"required{suffix}=" + ",".join(traits))
+        parts += [f"required{suffix}=" + ",".join(traits)] if traits else []
     return "&".join(parts)
 
 
 def find_candidate(service: Service, query: str) -> dict[str, Any] | None:
     """The first allocation candidate for the query, or None."""
     path = f"/placement/allocation_candidates?{query}"
-    found = service.rest("GET", path, show=False)["allocation_requests"]
+    found = service.rest("GET", path)["allocation_requests"]
     return found[0] if found else None
 
 
 def offered(service: Service, provider: str) -> str:
-    """A sentence with the provider's inventory and usage."""
+    """The provider's usage and inventory."""
     path = f"/placement/resource_providers/{provider}"
-    inventory = service.rest("GET", f"{path}/inventories", show=False)["inventories"]["FPGA"]
-    used = service.rest("GET", f"{path}/usages", show=False)["usages"]["FPGA"]
-    state = f"{used} of {inventory['total']} FPGAs in use, {inventory['reserved']} reserved"
-    return f"provider {provider}: {state}"
+    inventory = service.rest("GET", f"{path}/inventories")["inventories"]["FPGA"]
+    used = service.rest("GET", f"{path}/usages")["usages"]["FPGA"]
+    return f"{used} of {inventory['total']} FPGAs in use, {inventory['reserved']} reserved"
 
 
 def provider_of(candidate: dict[str, Any]) -> str:
@@ -205,69 +210,76 @@ def expect(what: str, *, seen: object, wanted: object) -> None:
 
 def discover(service: Service) -> None:
     """Steps 1 and 2: a device, and a device profile for it."""
-    say(1, "The agent has found a device on this host: the fake driver's, an FPGA with 16 handles.")
+    say(1, "The agent has found a device: the fake driver's, an FPGA for 16 guests.")
     # The device appears with the agent's first report.
-    until("no device", lambda: service.rest("GET", "/v2/devices", show=False)["devices"] or None)
-    service.openstack("device", "list", *columns("uuid", "type", "vendor", "hostname"))
-    say(2, "An operator creates a device profile: a name for what users may request.")
-    service.openstack("device", "profile", "create", PROFILE, json.dumps(GROUPS))
+    until("no device", lambda: service.rest("GET", "/v2/devices")["devices"] or None)
+    service.openstack("device", "list", *columns("hostname", "address", "type", "health"))
+    say(2, "An operator creates a device profile: a name for what users may ask for.")
+    group = ",".join(f"{key}={value}" for key, value in GROUPS[0].items())
+    create = ("device", "profile", "create", PROFILE, "--group", group)
+    service.openstack(*create, *columns("name", "groups"))
 
 
-def request(service: Service) -> tuple[dict[str, Any], str]:
-    """Steps 3 and 4: an allocation candidate, and an accelerator request."""
-    say(3, "Placement has the device as a resource provider, and lists candidates for the profile.")
-    query = candidates_query(GROUPS)
-    print(f"   $ GET /placement/allocation_candidates?{query}", flush=True)
-    candidate = until("no allocation candidate", lambda: find_candidate(service, query))
-    print(f"   {offered(service, provider_of(candidate))}")
-    say(4, "A user's instance needs it: an accelerator request (ARQ) is created from the profile.")
-    arq = service.openstack("arq", "create", PROFILE, *columns("uuid", "state", "hostname"))
-    return candidate, arq["uuid"]
+def allocate(service: Service, provider: str) -> None:
+    """Step 3: a job has an accelerator, without Nova."""
+    say(3, "A job asks for one. Nobody else gets it until the job gives it back.")
+    create = ("allocation", "create", PROFILE, "--name", "job", "--wait")
+    fields = service.openstack(*create, *columns("state", "hosts"))
+    expect("the state", seen=fields.get("state"), wanted="Active")
+    service.openstack("arq", "list", *columns("state", "device_profile_name", "attach_handle_info"))
+    service.openstack("allocation", "delete", "job")
+    until("the FPGA is not free", lambda: "0 of 16" in offered(service, provider) or None)
+
+
+def request(service: Service) -> str:
+    """Step 4: an accelerator request."""
+    say(4, "A server needs one. Nova makes an accelerator request (ARQ) of the profile.")
+    return service.openstack("arq", "create", PROFILE, *columns("uuid", "state"))["uuid"]
 
 
 def bind(service: Service, candidate: dict[str, Any], arq: str, instance: str) -> None:
-    """Steps 5 to 7: claim and bind; show the attach handle and the event for Nova."""
+    """Steps 5 and 6: claim and bind; show the attach handle and the event for Nova."""
     provider = provider_of(candidate)
-    say(5, "The instance claims the FPGA in Placement, so that no other instance gets it.")
+    say(5, "Nova claims the FPGA in Placement, and asks Cyborg to bind the request.")
     who = {"project_id": "demo", "user_id": "demo", "consumer_generation": None}
     service.rest("PUT", f"/placement/allocations/{instance}", candidate | who)
-    print(f"   {offered(service, provider)}")
-    say(6, "Cyborg is asked to bind the request. The API records that; the conductor does it.")
-    shown = columns("uuid", "state", "hostname", "instance_uuid")
+    print(f"   Placement: {offered(service, provider)}")
+    shown = columns("state", "hostname", "instance_uuid")
     service.openstack("arq", "bind", arq, HOST, instance, provider, *shown)
     path = f"/v2/accelerator_requests/{arq}"
     until(
         "the request does not become Bound",
-        lambda: service.rest("GET", path, show=False)["state"] == "Bound" or None,
+        lambda: service.rest("GET", path)["state"] == "Bound" or None,
     )
-    say(7, "It is Bound. The attach handle is what this guest, and no other, is given.")
-    shown = columns("state", "instance_uuid", "attach_handle_type", "attach_handle_info")
+    say(6, "It is Bound. The attach handle is what this guest, and no other, is given.")
+    shown = columns("state", "attach_handle_type", "attach_handle_info")
     fields = service.openstack("arq", "show", arq, *shown)
     expect("the state", seen=fields.get("state"), wanted="Bound")
     expect("the attach handle's type", seen=fields.get("attach_handle_type"), wanted="TEST_PCI")
-    event = until("no event", lambda: service.logged("Event", instance, arq))
-    print(f"   Nova would receive an event now. Without Nova it is logged:\n   {event}")
+    until("no event", lambda: service.logged("Event", instance, arq))
+    print("   Nova would receive the event accelerator-request-bound now.")
 
 
 def release(service: Service, provider: str, instance: str) -> None:
-    """Step 8: delete the instance; everything is free again."""
-    say(8, "The instance is deleted, and with it its accelerator requests and its claim.")
+    """Step 7: delete the instance; everything is free again."""
+    say(7, "The server is deleted, and with it its accelerator requests and its claim.")
     service.rest("DELETE", f"/v2/accelerator_requests?instance={instance}")
     service.rest("DELETE", f"/placement/allocations/{instance}")
-    service.openstack("arq", "list")
-    left = service.rest("GET", "/v2/accelerator_requests", show=False)["arqs"]
+    left = service.rest("GET", "/v2/accelerator_requests")["arqs"]
     expect("the accelerator requests", seen=left, wanted=[])
     text = offered(service, provider)
-    expect("Placement", seen=text.split(": ")[1], wanted="0 of 16 FPGAs in use, 0 reserved")
-    print(f"   {text}")
+    expect("Placement", seen=text, wanted="0 of 16 FPGAs in use, 0 reserved")
+    print(f"   Placement: {text}")
 
 
 def live(service: Service) -> None:
     """Run all steps once."""
     instance = str(uuid.uuid4())
     discover(service)
-    candidate, arq = request(service)
-    bind(service, candidate, arq, instance)
+    query = candidates_query(GROUPS)
+    candidate = until("no allocation candidate", lambda: find_candidate(service, query))
+    allocate(service, provider_of(candidate))
+    bind(service, candidate, request(service), instance)
     release(service, provider_of(candidate), instance)
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quickstart leaves nothing behind, however it ends."""
+"""The quickstart shows a life cycle, as in its picture, and leaves nothing behind."""
 
 from __future__ import annotations
 
 import os
 import pathlib
+import runpy
 import signal
 import subprocess
 import sys
@@ -16,14 +17,24 @@ from cyborg.tests.servers import REPOSITORY
 pytestmark = pytest.mark.slow
 
 PATIENCE = 120
+PROGRAM = REPOSITORY / "tools" / "quickstart.py"
+
+
+def test_the_picture_is_of_what_it_prints() -> None:
+    """If this fails, run tools/draw_terminal.py as it says."""
+    command = [sys.executable, str(PROGRAM), "--once"]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert "0 of 16 FPGAs in use" in printed
+    assert [line for line in printed.splitlines() if len(line) > 80] == []
+    tool = runpy.run_path(str(REPOSITORY / "tools" / "draw_terminal.py"))
+    assert tool["draw"](printed) == tool["PICTURE"].read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_nothing_outlives_its_terminal(tmp_path: pathlib.Path, number: signal.Signals) -> None:
-    program = REPOSITORY / "tools" / "quickstart.py"
     # Whoever started the tests may have them ignore the end of a terminal.
     with subprocess.Popen(
-        ["env", "--default-signal", sys.executable, str(program)],
+        ["env", "--default-signal", sys.executable, str(PROGRAM)],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"TMPDIR": str(tmp_path)},
