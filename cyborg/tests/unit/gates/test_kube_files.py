@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from google.protobuf import descriptor_pb2
-from kubernetes import client
 
 from cyborg.kube import inventory, messages, slices
 from cyborg.kube.inventory import OfferedPart
 from cyborg.policy import rules
 from cyborg.policy.rules import allocation, base
 from cyborg.tests import kube_server, kubelet
+from cyborg.tests.kube_types import as_read
 
 HOW = "run protoc --descriptor_set_out=set.binpb on the files of cyborg/kube/protos"
 FOLDER = pathlib.Path(__file__).parents[4] / "etc" / "kubernetes"
@@ -31,13 +31,6 @@ def documents(path: pathlib.Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text()))
 
 
-def model(document: dict[str, Any]) -> Any:
-    """The type of a manifest, in the client's newest form of it."""
-    version = document["apiVersion"].rpartition("/")[2].capitalize()
-    names = (f"{version}{document['kind']}", f"Resource{version}{document['kind']}")
-    return next(found for name in names if (found := getattr(client, name, None)))
-
-
 ALL = [each for path in MANIFESTS if path != POLICY for each in documents(path)]
 
 
@@ -45,12 +38,6 @@ ALL = [each for path in MANIFESTS if path != POLICY for each in documents(path)]
 def test_manifests_are_of_the_published_types(document: dict[str, Any]) -> None:
     assert as_read(document) == document
     assert as_read({**document, "nonesuch": 1}) == document
-
-
-def as_read(document: dict[str, Any]) -> Any:
-    """What is left of a manifest when its type has read it, which drops what is unknown."""
-    read = model(document).from_dict(document)
-    return client.ApiClient().sanitize_for_serialization(read)
 
 
 def test_wrong_values_are_refused() -> None:

@@ -28,7 +28,8 @@ _OF_OTHERS = (["baremetal"], ["resource", "provider"])
 def commands(page: pathlib.Path) -> list[list[str]]:
     found = []
     for line in _COMMAND.findall(page.read_text()):
-        whole = line.replace("\\\n", " ").partition(" |")[0].replace("$each", "public")
+        alone, *_where_to = re.split(r" [|>]", line.replace("\\\n", " "))
+        whole = alone.replace("$each", "public")
         whole = whole.replace("$SERVICE", "--service accelerator --region RegionOne")
         words = shlex.split(whole, comments=True)
         if not any(words[: len(prefix)] == prefix for prefix in _OF_OTHERS):
