@@ -8,6 +8,7 @@
 set -eu
 . "$(dirname "$0")/allocation.sh"
 
+[ $# -ge 2 ] || { echo "usage: $0 PROFILE COMMAND..." >&2; exit 2; }
 profile=$1
 shift
 job=$(cat /proc/sys/kernel/random/uuid)

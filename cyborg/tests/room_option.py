@@ -10,8 +10,8 @@ import pytest
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
-    """Pass over modules of tests that are of another room."""
-    room = config.getoption("--room")
+    """Pass over modules of other rooms. Where this is a plugin of a module there is no option."""
+    room = config.getoption("--room", None)
     if not room or not collection_path.name.startswith("test_"):
         return None
     return None if is_of(collection_path, room) else True

@@ -71,6 +71,13 @@ def test_a_batch_job_has_its_accelerator_as_long_as_it_runs(serving, tmp_path) -
     assert "There is no room" in error
 
 
+def test_a_batch_job_says_what_it_takes() -> None:
+    program = EXAMPLES / "batch-job.sh"
+    said = subprocess.run([str(program), "dp"], capture_output=True, text=True, check=False)
+    assert said.returncode == 2
+    assert said.stderr == f"usage: {program} PROFILE COMMAND...\n"
+
+
 def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(serving, tmp_path) -> None:
     begun = tmp_path / "begun"
     job = ("sh", "-c", f"touch {begun}; exec sleep 600")
