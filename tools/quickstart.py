@@ -21,6 +21,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+import webbrowser
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -283,10 +284,19 @@ def live(service: Service) -> None:
     release(service, provider_of(candidate), instance)
 
 
+def has_desktop() -> bool:
+    """Whether somebody sits before this terminal who would see a browser."""
+    named = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return bool(named) and sys.stdout.isatty()
+
+
 def stay(service: Service) -> None:
     """Keep the service running, and print how to use it."""
+    if has_desktop():
+        webbrowser.open(service.url)
     print(
         f"\nThe service keeps running until Ctrl-C. Use it:\n"
+        f"   The status page, for a browser: {service.url}\n"
         f"   {BIN}/openstack --os-auth-type none --os-endpoint {service.url}/v2 \\\n"
         f"       accelerator device list\n"
         f"   REST: {service.url}/v2, and Placement at {service.url}/placement with the header\n"

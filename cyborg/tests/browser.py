@@ -70,9 +70,9 @@ class Browser:
         self._command("Network.enable")
         self._command("Network.setExtraHTTPHeaders", headers=headers)
 
-    def resize(self, width: int) -> None:
-        """Have a window of that width."""
-        size = {"width": width, "height": _HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+    def resize(self, width: int, height: int = _HEIGHT) -> None:
+        """Have a window of that size."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._command("Emulation.setDeviceMetricsOverride", **size)
 
     def paint(self, scheme: str) -> None:

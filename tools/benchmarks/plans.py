@@ -18,7 +18,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
@@ -26,7 +26,17 @@ import sqlalchemy as sa
 from cyborg.db import models
 from cyborg.tests.service import RP, Site, until
 
-HOSTS, DEVICES, HANDLES, GIVEN = 500, 8, 16, 12
+
+class Size(NamedTuple):
+    """Hosts, devices of each, attach handles of each of these, and how many of these are given."""
+
+    hosts: int
+    devices: int
+    handles: int
+    given: int
+
+
+LARGE_CLOUD = Size(hosts=500, devices=8, handles=16, given=12)
 FIRST_ID = 1000
 #: A plan that reads so many rows reads a table.
 MANY = 1000
@@ -54,7 +64,7 @@ LISTS = (
 @pytest.mark.makes_up_rows
 def test_no_table_is_read_as_a_whole(site: Site, database: sa.Engine) -> None:
     """Fill the database, use it, and have explained what was asked of it."""
-    fill(database)
+    fill(database, LARGE_CLOUD)
     ran: dict[str, Any] = {}
 
     def remember(_conn: object, _cursor: object, text: str, values: Any, *_rest: object) -> None:
@@ -95,16 +105,17 @@ def use(site: Site) -> None:
     time.sleep(3)
 
 
-def fill(engine: sa.Engine) -> None:
+def fill(engine: sa.Engine, size: Size) -> None:
     """Make the rows of a cloud in use."""
     later = int(time.time() * 1000) + 10**8
     hosts, rows = [], {model: [] for model in LARGE}
-    for number in range(HOSTS):
+    for number in range(size.hosts):
         name, row_id = f"host-{FIRST_ID + number}", FIRST_ID + number
         seen = {"last_seen_ms": later, "audited_ms": later}
         hosts.append({"id": row_id, "name": name, "node": name, **seen})
-    for row_id, (host, number) in enumerate(itertools.product(hosts, range(DEVICES)), FIRST_ID):
-        for model, row in device(row_id, host, number, later):
+    places = itertools.product(hosts, range(size.devices))
+    for row_id, (host, number) in enumerate(places, FIRST_ID):
+        for model, row in device(size, row_id, host, number, later):
             rows[model].append(row)
     with engine.begin() as connection:
         connection.execute(sa.insert(models.Host), hosts)
@@ -121,24 +132,25 @@ def fill(engine: sa.Engine) -> None:
 
 
 def device(
-    row_id: int, host: Mapping[str, Any], number: int, later: int
+    size: Size, row_id: int, host: Mapping[str, Any], number: int, later: int
 ) -> Iterator[tuple[Any, dict[str, Any]]]:
     """The rows of one device."""
     name, provider = f"{host['name']}_{number}", models.new_uuid()
     of = {"id": row_id, "host_id": host["id"]}
     card = {"driver": "fake_driver", "type": "FPGA", "vendor": "0x8086", "model": "card"}
     yield models.Device, {**of, **card}
-    yield models.ControlPath, {**of, "device_id": row_id, "cpid_type": "PCI", "cpid_info": name}
+    path = {"cpid_info": json.dumps({"path": name})}
+    yield models.ControlPath, {**of, "device_id": row_id, "cpid_type": "PCI", **path}
     yield models.ResourceProvider, {**of, "uuid": provider, "name": name}
-    fields = {"name": name, "num_accelerators": HANDLES, "driver_name": "fake"}
+    fields = {"name": name, "num_accelerators": size.handles, "driver_name": "fake"}
     yield models.Deployable, {"id": row_id, "device_id": row_id, "rp_uuid": provider, **fields}
     for key in ("rc", "trait0", "trait1", "product"):
         yield models.Attribute, {"deployable_id": row_id, "key": key, "value": "FPGA"}
-    for place in range(HANDLES):
-        handle_id = row_id * HANDLES + place
+    for place in range(size.handles):
+        handle_id = row_id * size.handles + place
         info = {"attach_type": "TEST_PCI", "attach_info": json.dumps({"function": place})}
         yield models.AttachHandle, {"id": handle_id, "deployable_id": row_id, **info}
-        if place < GIVEN:
+        if place < size.given:
             yield (
                 models.Arq,
                 {

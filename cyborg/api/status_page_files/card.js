@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One card: what it is, where it is, what it runs, who has it, and what has happened to it.
 import { get, list, part } from "./api.js";
-import { badge, bar, because, el, facts, link, said, svg, table, time, uuid } from "./dom.js";
+import { badge, bar, because, el, facts, link, place, said, svg, table, time, uuid } from "./dom.js";
 import { condition } from "./lists.js";
 
 const WIDTH = 360;
@@ -36,7 +36,7 @@ function draw(device, deployables, handles) {
   const numa = fact(deployables, "numa_node");
   const peers = String(fact(deployables, "nvlink_peers") ?? "").split(" ").filter(Boolean);
   const where = numa === undefined ? device.hostname : `${device.hostname}, NUMA node ${numa}`;
-  const place = [box(0, 0, WIDTH, 28), words(where, 8, 18), line(40, 28, 40, 66),
+  const head = [box(0, 0, WIDTH, 28), words(where, 8, 18), line(40, 28, 40, 66),
     words(String(fact(deployables, "link") ?? ""), 50, 51), box(0, 66, 190, 28),
     words(`${device.type} ${device.address}`, 8, 84, 26)];
   const linked = peers.map((peer, number) => [line(190, 80, 232, 80 + 24 * number),
@@ -51,7 +51,7 @@ function draw(device, deployables, handles) {
     + `${handles.length} attach handles, links to ${peers.length} other cards`;
   const amount = (name) => handles.filter((each) => colour(each) === name).length;
   return [svg("svg", { viewBox: `-1 -1 ${WIDTH + 2} ${y + 2}`, role: "img", class: "drawing",
-    "aria-label": about }, [place, linked, parts].flat(4)),
+    "aria-label": about }, [head, linked, parts].flat(4)),
   bar("Attach handles", [["in use", amount("used"), "used"], ["free", amount("free"), "free"],
     ["being cleaned", amount("busy"), "busy"], ["out of service", amount("out"), "out"]])];
 }
@@ -82,7 +82,7 @@ const deployableTable = (rows) => table("Deployables", [
 ], rows);
 
 const handleTable = (rows) => table("Attach handles", [
-  ["Attach handle", (row) => said(Object.values(row.attach_handle_info).join(":"))],
+  ["Attach handle", (row) => place(row.attach_handle_info)],
   ["State", (row) => because(row.state, row.state_reason)],
   ["Class", (row) => said(row.resource_class)],
   ["Project", (row) => said(row.project_id)],
@@ -120,11 +120,11 @@ async function load(query) {
   const past = list(`devices/${id}/history`, { sort_key: "started_at", sort_dir: "desc" },
     "history");
   return [
-    part("What it is", device, whatItIs),
-    part("Where it is", Promise.all([device, deployables, handles]), (all) => draw(...all)),
-    part("What it runs", deployables, deployableTable),
-    part("Who has it", handles, handleTable),
-    part("What has happened, newest first", past, ({ rows }) => story(rows)),
+    part("Facts", device, whatItIs),
+    part("Place and links", Promise.all([device, deployables, handles]), (all) => draw(...all)),
+    part("Deployables and their programs", deployables, deployableTable),
+    part("Attach handles and their users", handles, handleTable),
+    part("History, newest first", past, ({ rows }) => story(rows)),
   ];
 }
 

@@ -32,6 +32,13 @@ export const at = (view, query = {}) => `#/${view}?${new URLSearchParams(query)}
 export const link = (text, view, query) => el("a", { href: at(view, query) }, said(text));
 export const uuid = (value) => (value ? el("code", {}, value) : said(null));
 
+// Where an attach handle is: a PCI address, or whatever its driver says.
+export function place(info) {
+  const { domain, bus, device, function: number } = info;
+  const isPci = [domain, bus, device, number].every((each) => each !== undefined);
+  return said(isPci ? `${domain}:${bus}:${device}.${number}` : Object.values(info).join(" "));
+}
+
 const TONES = {
   good: "up enabled healthy Bound Active succeeded free",
   busy: "BindStarted Claiming Binding queued reserving writing cleaning Releasing Deleting in_use",

@@ -72,7 +72,7 @@ export const poolTable = (rows) => table("Pools", [
   ])],
   ["Wanted free", (row) => String(row.wanted)],
   ["Devices", (row) => `${row.devices} of at most ${row.max_devices}`],
-  ["Why there are fewer", (row) => said(row.reason)],
+  ["Reason", (row) => said(row.reason)],
 ], rows);
 
 export const devices = {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What does not go on by itself, and what an operator does about it.
 import { list, part, requests } from "./api.js";
-import { el, link, said, section, table, time } from "./dom.js";
+import { el, link, place, said, section, table, time } from "./dom.js";
 import { allocationTable, deviceTable, poolTable, requestTable } from "./lists.js";
 
 const remedy = (sentence, command) =>
@@ -24,8 +24,8 @@ const serviceTable = (rows) => table("Services", [
 const handleTable = (rows) => table("Attach handles", [
   ["Device", (row) => link(row.device_uuid, "device", { uuid: row.device_uuid })],
   ["Host", (row) => said(row.hostname)],
-  ["Attach handle", (row) => said(Object.values(row.attach_handle_info).join(":"))],
-  ["Why", (row) => said(row.state_reason)],
+  ["Attach handle", (row) => place(row.attach_handle_info)],
+  ["Reason", (row) => said(row.state_reason)],
 ], rows);
 
 const only = async (reading, condition) => {

@@ -56,6 +56,12 @@ def test_a_life_of_a_server(
     assert boots.states(ctx) == {arqs[0]: models.BOUND}
 
 
+@pytest.mark.parametrize("database_kind", ["postgresql"], indirect=True)
+def test_postgresql_compiles_no_statement(database: sa.Engine) -> None:
+    with db.reader() as session:
+        assert session.scalar(sa.text("SHOW jit")) == "off"
+
+
 @on_drivers
 def test_values_are_read_as_they_were_written(database: sa.Engine) -> None:
     given = {"name": ODD[:200], "description": ODD * 5000, "extra": {ODD: ODD}}

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quickstart shows a life cycle, as in its picture, and leaves nothing behind."""
+"""The quickstart shows a life cycle, as in its picture, and the status page, and leaves nothing."""
 
 from __future__ import annotations
 
 import os
 import pathlib
+import pty
 import runpy
 import signal
 import subprocess
 import sys
 
 import pytest
+import requests
 
 from cyborg.tests.servers import REPOSITORY
 
@@ -52,3 +54,34 @@ def test_nothing_outlives_its_terminal(tmp_path: pathlib.Path, number: signal.Si
             process.kill()
     assert [child for child in children.split() if pathlib.Path("/proc", child).exists()] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_on_a_desktop_the_status_page_opens(tmp_path: pathlib.Path) -> None:
+    program = REPOSITORY / "tools" / "quickstart.py"
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >{opened}\n')
+    browser.chmod(0o755)
+    desktop = {"DISPLAY": ":0", "BROWSER": f"{browser} %s", "TMPDIR": str(tmp_path)}
+    ours, its = pty.openpty()
+    environment = os.environ | desktop
+    with (
+        subprocess.Popen([sys.executable, program], stdout=its, env=environment) as process,
+        os.fdopen(ours) as terminal,
+    ):
+        try:
+            os.close(its)
+            line = next(each for each in terminal if "status page" in each)
+            url = line.rpartition(" ")[2].strip()
+            answer = requests.get(url, headers={"Accept": "text/html"}, timeout=PATIENCE)
+            assert answer.headers["Content-Type"].startswith("text/html")
+            process.terminate()
+            assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+    assert opened.read_text().strip() == url
+
+
+def test_without_a_terminal_nothing_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert not runpy.run_path(str(REPOSITORY / "tools" / "quickstart.py"))["has_desktop"]()

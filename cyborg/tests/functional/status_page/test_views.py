@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+
 import pytest
 import sqlalchemy as sa
 from selenium.webdriver.common.keys import Keys
@@ -28,6 +31,8 @@ OF_CARD = ["0000:19:00.0", "NUMA node 0", "32.0 GT/s x16", "0000:29:00.0", "PGPU
 #: Of the card's history; and what the API says of a device that it does not have.
 PAST = ["ECC errors were seen.", "cleaned", "used"]
 UNKNOWN = "device?uuid=00000000-0000-4000-8000-000000000000"
+#: Bytes of a picture in the documentation.
+LARGEST_PICTURE = 120_000
 MEMBER = {"X-User-Id": "user", "X-Project-Id": "research", "X-Roles": "member,reader"}
 
 
@@ -188,3 +193,19 @@ def test_the_page_is_read_again_by_itself_while_somebody_looks(browser: Browser)
     browser.asked()
     browser.let_pass(seconds=60)
     assert browser.asked() == []
+
+
+def test_pictures_of_the_documentation(browser: Browser, tmp_path: pathlib.Path) -> None:
+    folder = pathlib.Path(os.environ.get("CYBORG_TEST_PICTURES", tmp_path))
+    for name, (view, width, height, scheme) in {
+        "status-fleet": ("", 960, 590, "light"),
+        "status-card": (card(), 900, 1080, "light"),
+        "status-stuck": ("stuck", 960, 740, "light"),
+        "status-narrow": (card("fpga-1.example"), NARROW, 900, "dark"),
+    }.items():
+        browser.paint(scheme)
+        browser.resize(width, height)
+        browser.open(view)
+        picture = folder / f"{name}.png"
+        browser.photograph(picture)
+        assert picture.stat().st_size < LARGEST_PICTURE
