@@ -78,6 +78,8 @@ BIND_SECONDS = _histogram(
     "outcome",
     buckets=_LONG,
 )
+#: Whether it was bound or has failed.
+BIND_OUTCOMES = ("failed", "bound")
 WORK_SECONDS = _histogram(
     "cyborg_work_duration_seconds", "Time an attempt at a piece of work took.", "kind", "outcome"
 )
@@ -178,6 +180,13 @@ def count(metric: _Metric, seconds: float | None = None, /, **labels: str) -> No
         _say_once(str(exc))
 
 
+def begin_at_zero(histogram: prometheus_client.Histogram, *outcomes: str) -> None:
+    """Show these outcomes before there are any: Prometheus sees no increase from none to 1."""
+    for outcome in outcomes:
+        with contextlib.suppress(OSError):
+            _child(histogram, (("outcome", outcome),))
+
+
 @functools.lru_cache(maxsize=1024)
 def _child(metric: _Metric, labels: tuple[tuple[str, str], ...]) -> _Metric:
     """The counter with these labels: to look it up takes longer than to count."""
@@ -216,8 +225,8 @@ def pass_ended(devices: Mapping[str, Collection[object]], failing: Collection[st
 
 def bind_ended(*, bound: bool, started_ms: int | None, now_ms: float) -> None:
     """Observe a bind that was requested at ``started_ms`` and ended at ``now_ms``."""
-    outcome = "bound" if bound else "failed"
-    count(BIND_SECONDS, (now_ms - (started_ms or now_ms)) / 1000, outcome=outcome)
+    seconds = (now_ms - (started_ms or now_ms)) / 1000
+    count(BIND_SECONDS, seconds, outcome=BIND_OUTCOMES[bound])
 
 
 def status_class(status: int) -> str:

@@ -25,6 +25,7 @@ class RequestMetrics:
 
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app
+        metrics.begin_at_zero(metrics.BIND_SECONDS, *metrics.BIND_OUTCOMES)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         seen = {"route": OTHER, "status": "500"}

@@ -20,13 +20,14 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import orm
 
-from cyborg import db, notifications
+from cyborg import db, metrics, notifications
 from cyborg.allocations import fitting
 from cyborg.audits import orphans
 from cyborg.common import errors
 from cyborg.conductor import service
 from cyborg.db import models
 from cyborg.handles import listing
+from cyborg.inventory import report
 from cyborg.states import arq_states, availability, handle_states
 
 LOG = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ class Gauges(Collector):
         self._lock = threading.Lock()
         self._known: list[GaugeMetricFamily] = []
         self._read_at: float | None = None
+        metrics.begin_at_zero(metrics.BIND_SECONDS, *metrics.BIND_OUTCOMES)
+        metrics.begin_at_zero(metrics.REPORT_SECONDS, report.REFUSED, "failed")
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Nothing, so that registering the collector does not read the database."""

@@ -21,8 +21,10 @@ DASHBOARD = DOCUMENTATION / "grafana_dashboard.json"
 
 #: Labels that a query may group by and that no metric of ours declares.
 _OF_PROMETHEUS = {"instance", "le"}
+#: Metrics that Prometheus makes itself, with some of their labels.
+_ITS_OWN = {"up": ("job",), "ALERTS": ("alertname", "alertstate")}
 
-_SELECTOR = re.compile(r"(cyborg_\w+?)(?:_count|_bucket)?(?:{(.*?)})?(?![\w{])")
+_SELECTOR = re.compile(r"\b(cyborg_\w+?|up|ALERTS)(?:_count|_bucket)?(?:{(.*?)})?(?![\w{])")
 _ENTRY = re.compile(r"^(``[^()\n]+``)(?: \((.+)\))?\n    \S", re.MULTILINE)
 
 
@@ -58,12 +60,12 @@ def test_every_event_is_described_with_its_priority() -> None:
 
 def check(expression: str) -> set[str]:
     """Check that what a query asks for exists; return the metrics."""
-    known, selectors = shown(), _SELECTOR.findall(expression)
+    known, selectors = shown() | _ITS_OWN, _SELECTOR.findall(expression)
     assert selectors, expression
     for name, conditions in selectors:
-        assert set(re.findall(r"(\w+)=", conditions)) <= set(known[name]), expression
-    (grouping,) = re.findall(r" by \((.*?)\)", expression) or [""]
-    for label in set(re.findall(r"\w+", grouping)) - _OF_PROMETHEUS:
+        assert set(re.findall(r"(\w+)!?=", conditions)) <= set(known[name]), expression
+    grouping = re.findall(r" by \((.*?)\)", expression)
+    for label in set(re.findall(r"\w+", " ".join(grouping))) - _OF_PROMETHEUS:
         assert all(label in known[name] for name, _conditions in selectors), expression
     return {name for name, _conditions in selectors}
 
@@ -74,8 +76,13 @@ def test_alerts_ask_for_metrics_and_labels_that_exist() -> None:
         check(rule["expr"])
 
 
+def dashboard_panels() -> list[dict[str, Any]]:
+    panels: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+    return panels
+
+
 def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:
-    panels = json.loads(DASHBOARD.read_text())["panels"]
+    panels = dashboard_panels()
     assert len({panel["id"] for panel in panels}) == len(panels)
     asked = set()
     for target in (target for panel in panels for target in panel["targets"]):
@@ -85,3 +92,18 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_exist() -> None:
     (group,) = yaml.safe_load(RULES.read_text())["groups"]
     # What wakes somebody up can be looked at.
     assert set().union(*(check(rule["expr"]) for rule in group["rules"])) <= asked
+
+
+def test_each_panel_says_what_it_shows() -> None:
+    assert all(panel["description"].endswith(".") for panel in dashboard_panels())
+
+
+def test_the_dashboard_asks_the_source_that_was_chosen_and_shows_numbers_of_now() -> None:
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    for panel in dashboard_panels():
+        for each in (panel, *panel["targets"]):
+            assert each["datasource"] == source
+        if panel["type"] == "stat":
+            # Otherwise the last of six hours, in green, whatever it is.
+            assert all(target["instant"] for target in panel["targets"])
+            assert "thresholds" in panel["fieldConfig"]["defaults"]
