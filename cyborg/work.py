@@ -40,6 +40,8 @@ LATE_CLAIM = "late-claim"
 
 #: Why work is tried later: the root of a host's providers is not in Placement.
 NO_ROOT = "no-root"
+#: Likewise: it waits for what comes in a healthy cloud too.
+NOT_YET = "not-yet"
 
 #: Seconds of the first back-off and of the longest. Lease, poll interval and the first back-offs
 #: together take less than a minute, so another conductor takes over a dead one's work within one.
@@ -85,6 +87,9 @@ class NotYet(TryLater):
     """Raised by a handler that waits for what comes in a healthy cloud too, so nobody is warned."""
 
     level = logging.INFO
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, NOT_YET)
 
 
 class LeaseLost(Exception):

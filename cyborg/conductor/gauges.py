@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gauges that are read from the database: work, ARQs, attach handles, devices, hosts.
 
-Reading takes eleven SELECTs, at most once in ``[metrics] database_interval`` seconds. Every
+Reading takes twelve SELECTs, at most once in ``[metrics] database_interval`` seconds. Every
 conductor shows the same values.
 """
 
@@ -20,7 +20,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import orm
 
-from cyborg import db, metrics, notifications
+from cyborg import db, metrics, notifications, work
 from cyborg.allocations import fitting
 from cyborg.audits import orphans
 from cyborg.common import errors
@@ -47,6 +47,10 @@ METRICS: Mapping[str, tuple[str, Sequence[str]]] = {
         (),
     ),
     "cyborg_attach_handles": ("Attach handles discovered.", ("resource_class", "state")),
+    "cyborg_attach_handles_left_seconds": (
+        "Seconds since that attach handle was left that is not clean for longest.",
+        (),
+    ),
     "cyborg_devices": ("Devices discovered.", ("type", "state")),
     "cyborg_hosts": ("Hosts with an agent.", ("state",)),
     "cyborg_resource_providers_withheld": (
@@ -104,6 +108,7 @@ class Gauges(Collector):
                     *_arqs(session),
                     *_held_back(session, self._conf),
                     *_handles(session),
+                    *_left(session),
                     *_devices(session),
                     *_hosts(session),
                     *_withheld(session),
@@ -150,13 +155,15 @@ def _by_state(
 def _work(session: orm.Session, kinds: Iterable[str]) -> Iterator[_Sample]:
     now = db.now_ms()
     owned = sa.and_(_WORK.owner.is_not(None), _WORK.lease_ms >= now)
+    # What waits for guests to leave gets as old as they want.
+    is_patient = _WORK.error_code == work.NOT_YET
     query = sa.select(
         _WORK.kind,
         _count_if(owned),
         _count_if(sa.and_(~owned, _WORK.due_ms > now)),
         sa.func.count(),
-        now - sa.func.min(_WORK.wanted_ms),
-        sa.func.max(_WORK.attempts),
+        now - sa.func.min(sa.case((is_patient, sa.null()), else_=_WORK.wanted_ms)),
+        sa.func.max(sa.case((is_patient, 0), else_=_WORK.attempts)),
     ).group_by(_WORK.kind)
     found = {kind: counts for kind, *counts in session.execute(query)}
     for kind in sorted({*kinds, *found}):
@@ -164,7 +171,7 @@ def _work(session: orm.Session, kinds: Iterable[str]) -> Iterator[_Sample]:
         yield "cyborg_work_rows", (kind, "waiting"), total - held - later
         yield "cyborg_work_rows", (kind, "claimed"), held
         yield "cyborg_work_rows", (kind, "backing_off"), later
-        yield "cyborg_work_oldest_seconds", (kind,), max(0.0, age_ms / 1000)
+        yield "cyborg_work_oldest_seconds", (kind,), max(0.0, (age_ms or 0) / 1000)
         yield "cyborg_work_attempts", (kind,), attempts
 
 
@@ -194,6 +201,12 @@ def _handles(session: orm.Session) -> Iterator[_Sample]:
         shown[name if name in most else _OTHER, state] += int(count)
     for labels, count in shown.items():
         yield "cyborg_attach_handles", labels, count
+
+
+def _left(session: orm.Session) -> Iterator[_Sample]:
+    handle = models.AttachHandle
+    query = sa.select(db.now_ms() - sa.func.min(handle.left_ms)).where(handle.is_left)
+    yield "cyborg_attach_handles_left_seconds", (), max(0.0, (session.scalar(query) or 0) / 1000)
 
 
 def _devices(session: orm.Session) -> Iterator[_Sample]:

@@ -79,7 +79,8 @@ class Work(Base):
     owner: orm.Mapped[str | None] = orm.mapped_column(string(255), index=True, default=None)
     lease_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
     last_error: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
-    #: The code of that error, where others decide by it: :data:`cyborg.work.NO_ROOT`.
+    #: The code of that error, where others decide by it: ``NO_ROOT`` or ``NOT_YET`` of
+    #: :mod:`cyborg.work`.
     error_code: orm.Mapped[str | None] = orm.mapped_column(string(20), default=None)
     #: The API request that wanted it last, for the logs of all services.
     request_id: orm.Mapped[str | None] = orm.mapped_column(string(64), default=None)

@@ -291,11 +291,15 @@ def test_work_is_counted_by_kind_and_state(conf: cfg.ConfigOpts) -> None:
     with db.writer() as session:
         work.want(session, work.BIND, ["a", "b", "c", "d"])
         work.want(session, "of the future", ["e"])
+        work.want(session, work.HOST_STEP, ["f", "g"])
         row = models.Work
         later, past = db.now_ms() + 600_000, db.now_ms() - 600_000
         db.update(session, row, row.key == "a", owner="one", lease_ms=later, attempts=3)
         db.update(session, row, row.key == "b", owner="two", lease_ms=past)
         db.update(session, row, row.key == "c", due_ms=later, wanted_ms=past, attempts=2)
+        # Nobody is to do anything about what waits for others.
+        waits = {"error_code": work.NotYet("of a guest").error_code}
+        db.update(session, row, row.key == "f", wanted_ms=past, attempts=50, **waits)
         session.add(models.Notification(event_type="x", priority="INFO", payload={}))
     shown = read(gauges.Gauges(conf))
     kind = {"kind": "bind"}
@@ -305,6 +309,9 @@ def test_work_is_counted_by_kind_and_state(conf: cfg.ConfigOpts) -> None:
     assert 600 <= shown.get("cyborg_work_oldest_seconds", **kind) < 600 + TIMEOUT
     assert shown.get("cyborg_work_attempts", **kind) == 3
     assert shown.get("cyborg_work_rows", kind="of the future") == 1
+    assert shown.get("cyborg_work_rows", kind=work.HOST_STEP) == 2
+    assert shown.get("cyborg_work_oldest_seconds", kind=work.HOST_STEP) < 600
+    assert shown.get("cyborg_work_attempts", kind=work.HOST_STEP) == 0
     assert {work.PLACEMENT, notifications.KIND} <= shown.labels("kind")
     assert shown.get("cyborg_notifications_waiting") == 1
     assert shown.names <= set(gauges.METRICS)
@@ -345,11 +352,15 @@ def test_each_handle_and_each_device_is_counted_once(ctx, conf) -> None:
         boots.bind(ctx, [arq], models.new_uuid())
         engine.drain(conf)
     release.delete_arqs(ctx, [dirty])
+    with db.writer() as session:
+        handle, long_ago = models.AttachHandle, db.now_ms() - 3_600_000
+        db.update(session, handle, handle.left_ms.is_not(None), left_ms=long_ago)
     shown = read(gauges.Gauges(conf))
     states = {state: shown.get("cyborg_attach_handles", state=state) for state in HANDLE_STATES}
     assert states == {"free": 2, "in_use": 1, "cleaning": 1, "unavailable": 5}
     states = {state: shown.get("cyborg_devices", state=state) for state in DEVICE_STATES}
     assert states == {"enabled": 1, "maintaining": 1, "unhealthy": 1, "missing": 0}
+    assert 3600 <= shown.get("cyborg_attach_handles_left_seconds") < 3600 + TIMEOUT
     assert shown.get("cyborg_hosts", state="up") == shown.get("cyborg_hosts") == 1
     assert shown.get("cyborg_hosts_with_driver_errors") == 1
     assert shown.get("cyborg_accelerator_requests", state=models.DELETING) == 1
