@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -13,6 +12,7 @@ from cliff import columns as cliff_columns
 from osc_lib import exceptions
 from osc_lib.command import command
 
+from cyborg.common import readable
 from cyborg.osc import fitting
 from cyborg.osc.api import TABLE, Api, Row
 
@@ -25,53 +25,13 @@ DEVICE = "Uuid, or name of one of its deployables"
 LISTS: Mapping[str, Any] = TABLE["lists"]
 REPLACED: Mapping[str, Sequence[str]] = TABLE["replaced"]
 
-#: As the API writes a time.
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)")
-_ADDRESS = ("domain", "bus", "device", "function")
-
 
 class Nested(cliff_columns.FormattableColumn[Any]):
     """A list or an object: lines for people, and itself for machines."""
 
     def human_readable(self) -> str:
         """The address if it is the handle of a PCI function, otherwise a line for each value."""
-        return address(self._value) or "\n".join(_lines(self._value))
-
-
-def address(value: Any) -> str | None:
-    """The address of the PCI function that a handle is; None if it is none."""
-    if isinstance(value, Mapping) and all(part in value for part in _ADDRESS):
-        return printable("{domain}:{bus}:{device}.{function}".format(**value))
-    return None
-
-
-def _lines(value: Any, name: str = "") -> list[str]:
-    """A line for each value in one of JSON, after the name that leads there; none for nothing."""
-    if isinstance(value, Mapping):
-        return _lines_of_object(value, name)
-    if isinstance(value, list):
-        return _lines_of_list(value, name)
-    if value is None or value == "":
-        return []
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    line = f"{name} = {text}" if name else text
-    return [printable(line).replace("\n", "\\n")]
-
-
-def _lines_of_object(value: Mapping[str, Any], name: str) -> list[str]:
-    place = address(value)
-    lines = [] if place is None else _lines(place, name)
-    for key, each in value.items():
-        if place is None or key not in _ADDRESS:
-            lines += _lines(each, f"{name}.{key}" if name else key)
-    return lines
-
-
-def _lines_of_list(value: Sequence[Any], name: str) -> list[str]:
-    parts = [lines for each in value if (lines := _lines(each, name))]
-    if len(parts) > 1 and isinstance(value[0], (dict, list)):
-        parts = [[f"- {part[0]}", *(f"  {line}" for line in part[1:])] for part in parts]
-    return [line for part in parts for line in part]
+        return readable.nested(self._value)
 
 
 class Text(cliff_columns.FormattableColumn[str]):
@@ -79,7 +39,7 @@ class Text(cliff_columns.FormattableColumn[str]):
 
     def human_readable(self) -> str:
         """The text with the names of such characters."""
-        return printable(self._value)
+        return readable.printable(self._value)
 
 
 class Time(cliff_columns.FormattableColumn[str]):
@@ -87,7 +47,7 @@ class Time(cliff_columns.FormattableColumn[str]):
 
     def human_readable(self) -> str:
         """Date and time of day."""
-        return self._value[:19].replace("T", " ")
+        return readable.time(self._value)
 
 
 class Empty(cliff_columns.FormattableColumn[None]):
@@ -347,19 +307,11 @@ def shown(value: Any) -> Any:
     """A value for a column."""
     if value is None:
         return Empty(None)
-    if isinstance(value, str) and _TIME.fullmatch(value):
+    if isinstance(value, str) and readable.is_time(value):
         return Time(value)
-    if isinstance(value, str) and printable(value) != value:
+    if isinstance(value, str) and readable.printable(value) != value:
         return Text(value)
     return Nested(value) if isinstance(value, (dict, list)) else value
-
-
-def printable(text: str) -> str:
-    """A text without characters that a terminal obeys, but for the ends of lines."""
-    return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
-        for char in text
-    )
 
 
 def fields(row: Row) -> Shown:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from osc_lib import exceptions
 
 from cyborg.common import allocation_states as states
+from cyborg.common import readable
 from cyborg.osc import command, waiting
 from cyborg.osc.api import Api, Row
 
@@ -61,7 +62,7 @@ def ready(api: Api, allocation: Row) -> Row:
         f"`allocation delete {uuid}` gives it back.",
     )
     if allocation["state"] != states.ACTIVE:
-        told = command.printable(allocation["state_reason"] or "nothing can be used of it")
+        told = readable.printable(allocation["state_reason"] or "nothing can be used of it")
         raise exceptions.CommandError(f"Allocation {uuid} is {allocation['state']}: {told}")
     return allocation
 
@@ -89,7 +90,7 @@ def _names(host: str, own: Sequence[Row]) -> list[str]:
 def _environment(uuid: str, host: str, own: Sequence[Row]) -> Iterator[str]:
     infos = [dict(each["attach_handle_info"]) for each in own]
     named = [each.pop("cdi_device") for each in infos if "cdi_device" in each]
-    places = [place for each in infos if (place := command.address(each))]
+    places = [place for each in infos if (place := readable.address(each))]
     yield _line("CYBORG_ALLOCATION", uuid)
     yield _line("CYBORG_HOST", host)
     yield _line("CYBORG_DEVICES", ",".join(places))
@@ -104,6 +105,6 @@ def _line(name: str, value: str) -> str:
     if _NAME.fullmatch(name) and _PLAIN.fullmatch(value):
         return f"{name}={value}"
     raise exceptions.CommandError(
-        f"The value of {command.printable(name)} has characters that an env file cannot have; "
+        f"The value of {readable.printable(name)} has characters that an env file cannot have; "
         "read it from -f json."
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from osc_lib import exceptions
 
+from cyborg.common import readable
 from cyborg.osc import command
 from cyborg.osc.api import Row
 
@@ -169,7 +170,7 @@ class Candidates(command.Table):
             query={"limit": parsed_args.limit},
         )
         if answer.get("reason"):
-            sys.stderr.write(f"{command.printable(answer['reason'])}\n")
+            sys.stderr.write(f"{readable.printable(answer['reason'])}\n")
         rows = [
             {"hostname": candidate["hostname"], **group}
             for candidate in answer["candidates"]

@@ -8,6 +8,7 @@ import argparse
 from cliff import columns as cliff_columns
 from osc_lib import exceptions
 
+from cyborg.common import readable
 from cyborg.osc import command, waiting
 from cyborg.osc.api import Api, Row
 
@@ -52,7 +53,7 @@ class Cancel(command.Command):
 class _History(cliff_columns.FormattableColumn[list[dict[str, str]]]):
     def human_readable(self) -> str:
         lines = (f"{event['at']} {event['text']}" for event in self._value)
-        return "\n".join(map(command.printable, lines))
+        return "\n".join(map(readable.printable, lines))
 
 
 def shown(operation: Row) -> command.Shown:

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gate: a class of the product has a name of its own, and a docstring names errors that exist.
 
-An underscore in front does not make it another name.
+An underscore in front does not make it another name. The dashboard is not looked at: Horizon wants
+a class ``Meta`` in each table.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ import vulture
 
 ALLOWED = Path(__file__).with_name("vulture_allow.py")
 #: Below these, but for what is excluded.
-PATHS = ["cyborg", "tools/gates", "setup.py"]
-EXCLUDED = ["cyborg/tests", ALLOWED.name]
+PATHS = ["cyborg", "cyborg_dashboard", "tools/gates", "setup.py"]
+EXCLUDED = ["cyborg/tests", "cyborg_dashboard/enabled", "cyborg_dashboard/tests", ALLOWED.name]
 #: What is decorated so is called by pecan, SQLAlchemy and its like.
 DECORATORS = ["@lists", "@shows", "@declare.*", "@*compiles", "@*.expression"]
 #: Files that name a definition as ``module:name``.
