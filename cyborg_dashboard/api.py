@@ -61,6 +61,9 @@ class Cyborg:
             found = sdk_utils.maximum_supported_microversion(self._proxy, NEWEST)
         self.microversion: str = found or _OLDEST
         self.is_newest = self.microversion == NEWEST
+        if found is None:
+            # It has not said what it serves, which has other reasons than its age.
+            self.call("GET", "/")
 
     def need(self, *versions: str) -> None:
         """Raise Refused if one of these microversions, or the newest, is not served."""
@@ -128,15 +131,14 @@ def page_size(request: HttpRequest) -> int:
     return int(dashboard_settings.get_page_size(request))
 
 
-def look_up(request: HttpRequest, service_type: str, path: str, version: str | None = None) -> Any:
-    """What another service of the catalogue answers.
+def keystone(request: HttpRequest, path: str) -> Any:
+    """What Keystone answers, below ``/v3``.
 
     :raises Refused: it does not answer, or not that
     """
-    headers = {} if version is None else {"OpenStack-API-Version": f"{service_type} {version}"}
     with _sentences():
-        url = base.url_for(request, service_type).rstrip("/") + path
-        return _session(request, service_type).get(url, headers=headers).json()
+        root = base.url_for(request, "identity").rstrip("/").removesuffix("/v3")
+        return _session(request, "identity").get(f"{root}/v3{path}").json()
 
 
 def may(request: HttpRequest, rule: str) -> bool:

@@ -26,13 +26,16 @@ class _Asking:
         super().__init__(*args, **kwargs)
         #: By the name of a table, whether there are rows before and after those that it shows.
         self.more: dict[str, Page] = {}
+        self._said: set[str] = set()
 
     def ask(self, question: Callable[[api.Cyborg], T], otherwise: T) -> T:
         """The answer; where there is none the user is told why."""
         try:
             return question(api.cyborg(self.request))
         except api.Refused as exc:
-            messages.error(self.request, str(exc))
+            if str(exc) not in self._said:
+                messages.error(self.request, str(exc))
+            self._said.add(str(exc))
             return otherwise
 
     def rows(
@@ -71,8 +74,8 @@ class PageView(_Asking, tables.MultiTableView):
     """A page about one thing: its facts, what can be done with it, and tables."""
 
     template_name = "cyborg_dashboard/page.html"
-    #: The page to return to where the thing cannot be shown.
-    index: ClassVar[str]
+    #: The page to return to where the thing cannot be shown; None shows an empty page.
+    index: ClassVar[str | None] = None
 
     def thing(self, _cyborg: api.Cyborg) -> Row:
         """What the page is about; nothing by itself."""
@@ -88,9 +91,10 @@ class PageView(_Asking, tables.MultiTableView):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         """Show it."""
-        self.shown: Row = self.ask(self.thing, {"refused": True})
-        if self.shown == {"refused": True}:
+        found = self.ask(self.thing, None)
+        if found is None and self.index is not None:
             raise exceptions.Http302(urls.reverse(self.index))
+        self.shown: Row = found or {}
         return super().get(request, *args, **kwargs)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:

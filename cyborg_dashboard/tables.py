@@ -56,8 +56,9 @@ class Table(tables.DataTable):
     @data.setter
     def data(self, rows: list[Row]) -> None:
         self._data = rows
-        for name in [*self.columns] if rows else ():
-            if not self.columns[name].auto and not any(name in row for row in rows):
+        for name, shown in [*self.columns.items()] if rows else ():
+            is_field = not (shown.auto or callable(shown.transform))
+            if is_field and not any(name in row for row in rows):
                 del self.columns[name]
 
 

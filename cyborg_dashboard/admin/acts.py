@@ -115,7 +115,7 @@ def links(request: http.HttpRequest, collection: str, key: str, row: Row) -> lis
 
 
 def _url(collection: str, name: str, key: str) -> str:
-    return urls.reverse("horizon:admin:accelerator_devices:act", args=(collection, name, key))
+    return urls.reverse(f"horizon:admin:accelerator_devices:act_{collection}", args=(name, key))
 
 
 class ActForm(pages.Form):
@@ -133,7 +133,7 @@ class ActForm(pages.Form):
 
     def send(self, cyborg: api.Cyborg, data: dict[str, Any]) -> str:
         """Do it."""
-        key = self.initial["key"]
+        key = str(self.initial["key"])
         body = {"reason": data["reason"]} if data.get("reason") else None
         cyborg.call("POST", f"/{self._collection}/{api.quoted(key)}/{self._name}", body=body)
         return f"{_ACTS[self._collection][self._name].label}: {key}"
@@ -157,3 +157,14 @@ class ActView(pages.FormView):
         """The page of what it was done to."""
         kind = "detail" if self.kwargs["collection"] == "devices" else "host"
         return urls.reverse(f"horizon:admin:accelerator_devices:{kind}", args=(self.kwargs["key"],))
+
+
+urlpatterns = [
+    urls.path(
+        f"act/{collection}/<slug:name>/<{key}:key>/",
+        ActView.as_view(),
+        {"collection": collection},
+        name=f"act_{collection}",
+    )
+    for collection, key in (("devices", "uuid"), ("hosts", "path"))
+]

@@ -227,5 +227,5 @@ urlpatterns = [
     urls.path("", DevicesView.as_view(), name="index"),
     urls.path("device/<uuid:uuid>/", DeviceView.as_view(), name="detail"),
     urls.path("host/<path:host>/", HostView.as_view(), name="host"),
-    urls.path("act/<slug:collection>/<slug:name>/<path:key>/", acts.ActView.as_view(), name="act"),
+    *acts.urlpatterns,
 ]

@@ -34,9 +34,14 @@ from cyborg.tests.conftest import (  # noqa: E402, F401
     sink,
     templates,
 )
+from cyborg_dashboard.tests.identity import Identity  # noqa: E402
 
 #: Fixtures of these the tests of Cyborg have, too.
-_MODULES = ("cyborg.tests.placement_server", "cyborg.tests.service")
+_MODULES = (
+    "cyborg.tests.placement_server",
+    "cyborg.tests.service",
+    "cyborg_dashboard.tests.identity",
+)
 
 
 def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:
@@ -137,13 +142,15 @@ def _table(page: str, name: str) -> Any:
 
 
 def _words(element: Any) -> str:
-    return " ".join(element.text_content().split())
+    return " ".join(" ".join(element.itertext()).split())
 
 
 @pytest.fixture
-def dashboard(site: service.Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dashboard]:
+def dashboard(
+    site: service.Site, identity: Identity, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Dashboard]:
     """Horizon in front of the API of the site."""
-    one = Dashboard({"accelerator": site.endpoint, "identity": f"{site.url}/identity"})
+    one = Dashboard({"accelerator": site.endpoint, "identity": identity.url})
     monkeypatch.setattr(utils, "get_user", one.user)
     # The navigation of every page has panels that would ask other services.
     for panel in settings.TEST_GLOBAL_MOCKS_ON_PANELS.values():
