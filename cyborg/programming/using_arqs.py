@@ -212,4 +212,4 @@ def _sentence(arq: models.Arq, deployable: models.Deployable) -> str:
 
 def _it(rp_uuid: str | None, deployable: models.Deployable) -> str:
     is_own = rp_uuid == deployable.rp_uuid
-    return "it" if is_own else "a part of it, or a deployable of its device that is missing"
+    return "it" if is_own else "a deployable of its device that is missing, or a part of it"

@@ -191,7 +191,7 @@ def test_a_card_has_slices_of_two_sizes(mig: LayoutsSite, tmp_path: pathlib.Path
     }
     refused = mig.ask(card, "7x1g.10gb")
     assert refused.status_code == 409
-    assert "has a part of it" in refused.text
+    assert "or a part of it" in refused.text
 
     # The layout that a container needs is put back, and nobody gets a slice meanwhile.
     mig.host.call(lose, str(tmp_path / "agent/nvidia-smi"), card)
