@@ -98,6 +98,8 @@ class Slices:
 
         card_tools.run(self._conf, address, call)
         found = {f"{gpu} {own}": name for gpu, name, own in _ROW.findall(said[0])}
+        if not found:
+            raise ValueError(f"NVIDIA's tool has shown no compute instance of GPU {address}")
         self._kept.set(_KIND, address, found)
         self._kept.save()
         self._known.add(address)

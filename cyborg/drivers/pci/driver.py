@@ -519,7 +519,7 @@ class PciDriver:
         possible = (layouts or {}).items()
         part = base.Deployable(
             name=f"{host}_{function.address}",
-            resource_class=trait_names.legal(kind),
+            resource_class=kind,
             num_accelerators=len(handles),
             attach_handles=tuple(handles),
             traits=trait_names.legal_names(named),

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
-from cyborg.drivers import base, kept_facts
+from cyborg.agent import discovery
+from cyborg.drivers import base, kept_facts, privileged, registry
 from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
 from cyborg.tests.found_cards import found
@@ -146,6 +148,62 @@ class TestInstances(contract.SimulatedDriverContract):
             for name, pair in own.items()
         ]
         assert all(beside <= each for each in given)
+
+
+#: As NVIDIA's guide shows it.
+TABLE = """+--------------------------------------------------------------------+
+| Compute instances:                                                 |
+| GPU     GPU       Name             Profile   Instance   Placement  |
+|       Instance                       ID        ID       Start:Size |
+|         ID                                                         |
+|====================================================================|
+|   0      9       MIG 1g.10gb          0         0          0:1     |
++--------------------------------------------------------------------+
+|   0     10       MIG 1g.10gb+me       0         0          0:1     |
++--------------------------------------------------------------------+
+|   0      1       MIG 1c.3g.40gb       0         0          0:1     |
++--------------------------------------------------------------------+
+"""
+
+
+def looks(folder: str, text: str) -> list[tuple[list[str], str]]:
+    """The parts of a card and the driver's problems before the tool has been asked, and after."""
+    privileged.programming.set_client_mode(False)
+    privileged._NVIDIA_SMI = f"{folder}/nvidia-smi"
+    driver: Any = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1")).drivers[
+        "nvidia_gpu_driver"
+    ]
+    looking = discovery.Discovery("host-1", {"nvidia_gpu_driver": driver}, timeout=60)
+    shown = []
+    for _ in range(2):
+        (device,) = looking.run().devices["nvidia_gpu_driver"]
+        classes = [part.resource_class for part in device.deployables]
+        shown.append((classes, " ".join(driver.problems())))
+        looking.remember()
+        driver._slices._asking.join()
+    return shown
+
+
+@pytest.mark.parametrize("said", [TABLE, "nothing"])
+def test_the_tool_is_asked_which_profiles_there_are(simulate, tmp_path, said):
+    (tmp_path / "said").write_text(said)
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ncat {tmp_path}/said\n')
+    tool.chmod(0o755)
+    host = simulate({"cards": ["h100-slices"]})
+
+    before, after = host.call(looks, str(tmp_path), f"[DEFAULT]\nstate_path = {tmp_path}\n")
+
+    assert before == (["PGPU"], "")
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert set(asked) == {f"mig -lci -i {host.card('h100-slices')}"}
+    if said == TABLE:
+        more = ["CUSTOM_MIG_1C_3G_40GB", "CUSTOM_MIG_1G_10GB", "CUSTOM_MIG_1G_10GB_ME"]
+        assert after == (["PGPU", *more], "")
+        assert len(asked) == 1
+    else:
+        assert after[0] == ["PGPU"]
+        assert "are not offered: NVIDIA's tool has shown no compute instance" in after[1]
 
 
 @pytest.mark.parametrize(
