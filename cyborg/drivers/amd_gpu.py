@@ -11,12 +11,12 @@ from oslo_config import cfg
 
 from cyborg.drivers import (
     base,
+    card_tools,
     container_facts,
     kept_cdi,
     kept_facts,
     pci,
     privileged,
-    value_checks,
 )
 from cyborg.drivers.pci import devices, faults, readings, shares
 
@@ -148,18 +148,11 @@ class AmdGpuDriver(pci.PciDriver):
 
     def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
         """Have a GPU be divided into other partitions."""
-        address, asked = pci.join(target.control_path.cpid_info), target.function or ""
-        functions = pci.scan()
-        known = (
-            self._layouts_of(functions[address], functions, container_facts.partitions(address))
-            if address in functions
-            else ()
-        )
-        wanted = next((each for each in known if value_checks.is_same_function(asked, each)), None)
-        if wanted is None:
-            what = "available_compute_partition and available_memory_partition do not show it"
-            raise base.NothingWritten(f"layout: GPU {address} cannot have {asked!r}: {what}")
-        target.check_permit()
+        address, functions = pci.join(target.control_path.cpid_info), pci.scan()
+        parts = container_facts.partitions(address)
+        there = address in functions
+        known = self._layouts_of(functions[address], functions, parts) if there else ()
+        wanted = card_tools.asked_layout(target, known, f"GPU {address}")
         compute, memory = wanted.split("-")
         before = _shown(functions[address], functions)
         try:

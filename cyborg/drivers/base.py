@@ -163,7 +163,8 @@ class Deployable:
 
     With :data:`LAYOUT` it is the driver's :class:`Reconfigurable` ability, and ``function`` is the
     name of the layout. Each layout that the deployable can have is an attribute: its key is
-    :data:`LAYOUT_PREFIX` and the name, its value how many accelerators there are then.
+    :data:`LAYOUT_PREFIX` and the name, its value how many accelerators there are then. The handles
+    of a layout may be those of deployables below it, which count as its parts; then that is 0.
 
     ``blank_image`` is the UUID or the name of the image that is written between two guests; None
     if nothing is. The agent sets it, as ``[cleaning]`` says.

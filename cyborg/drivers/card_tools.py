@@ -80,6 +80,20 @@ def run(conf: cfg.ConfigOpts, address: str, call: Callable[[float, str], None]) 
     check_not_running(conf, address)
 
 
+def asked_layout(target: base.ProgramTarget, known: Iterable[str], card: str) -> str:
+    """The one of a card's layouts that is asked for; writing may begin.
+
+    :raises NothingWritten: it cannot have that one
+    :raises NotPermitted: as :meth:`cyborg.drivers.base.ProgramTarget.check_permit`
+    """
+    asked = target.function or ""
+    wanted = next((each for each in known if value_checks.is_same_function(asked, each)), None)
+    if wanted is None:
+        raise base.NothingWritten(f"layout: {card} cannot have {asked!r}")
+    target.check_permit()
+    return wanted
+
+
 def check_function(target: base.ProgramTarget, function: str) -> None:
     """Raise NothingWritten if the bitstream has another function than the target expects."""
     if not value_checks.is_same_function(target.function, function):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, container_facts, pci, privileged, value_checks
+from cyborg.drivers import base, card_tools, container_facts, pci, privileged
 from cyborg.drivers.pci import devices
 
 #: Kinds by the ids of their functions, as the kernel's driver idxd knows them.
@@ -112,20 +112,13 @@ class IntelDsaDriver(pci.PciDriver):
 
     def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
         """Have a function offer other queues, which share its engines and their entries evenly."""
-        address, asked = pci.join(target.control_path.cpid_info), target.function or ""
-        functions = pci.scan()
-        function = functions.get(address)
-        if function is None or _shown(function, functions) is None:
-            raise base.NothingWritten(f"PCI function {address} is not there, or without idxd")
-        known = self._layouts_of(function, functions)
-        wanted = next((each for each in known if value_checks.is_same_function(asked, each)), None)
-        if wanted is None:
-            raise base.NothingWritten(f"layout: PCI function {address} cannot have {asked!r}")
-        target.check_permit()
-        before = _layout(_queues(function, functions))
+        address, functions = pci.join(target.control_path.cpid_info), pci.scan()
+        there = address in functions
+        known = self._layouts_of(functions[address], functions) if there else ()
+        wanted = card_tools.asked_layout(target, known, f"PCI function {address}")
         count, _, mode = wanted.partition("-")
         try:
-            if before != wanted:
+            if _layout(_queues(functions[address], functions)) != wanted:
                 privileged.set_idxd_queues(address, int(count), mode)
         except BlockingIOError as exc:
             raise base.NothingWritten(str(exc)) from exc

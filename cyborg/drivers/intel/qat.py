@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, pci, privileged
+from cyborg.drivers import base, card_tools, pci, privileged
 
 #: Generations by the ids of their physical functions.
 _GENERATIONS = {
@@ -128,13 +128,10 @@ class IntelQatDriver(pci.PciDriver):
 
         Its driver removes the virtual functions for that, so they are made again.
         """
-        address, asked = pci.join(target.control_path.cpid_info), target.function or ""
-        functions = pci.scan()
-        wanted = next((name for name in self._layouts if _plain(name) == _plain(asked)), None)
-        if wanted is None or address not in functions:
-            raise base.NothingWritten(f"Endpoint {address} cannot have layout {asked!r}")
+        address, functions = pci.join(target.control_path.cpid_info), pci.scan()
+        known = self._layouts if address in functions else ()
+        wanted = card_tools.asked_layout(target, known, f"Endpoint {address}")
         count, driver = self._vfs_of(functions[address], functions, len(target.attach_handles))
-        target.check_permit()
         if _shown(address, functions) != wanted or not _is_up(address, functions):
             try:
                 privileged.set_numvfs(address, 0)
@@ -194,11 +191,6 @@ def _shown(address: str, functions: pci.Snapshot) -> str:
 
 def _is_up(address: str, functions: pci.Snapshot) -> bool:
     return functions.text(address, _STATE) == "up"
-
-
-def _plain(layout: str) -> str:
-    """The form in which conductors compare the names of layouts."""
-    return layout.replace("-", "").upper()
 
 
 def _sorted(services: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, card_tools, kept_facts, pci, privileged, value_checks
+from cyborg.drivers import base, card_tools, kept_facts, pci, privileged
 from cyborg.drivers.nvidia import containers, vgpu
 from cyborg.drivers.pci import sysfs
 
@@ -112,13 +112,10 @@ class Slices:
         :raises NothingWritten, NotPermitted: the card has what it had before
         :raises BeingWritten: a tool still writes the card
         """
-        asked = target.function or ""
         known = self.layouts(card, functions)
-        name = next((each for each in known if value_checks.is_same_function(asked, each)), None)
-        if name is None:
-            raise base.NothingWritten(f"layout: GPU {card.address} cannot have {asked!r}")
-        before, profiles = _present(card.address), _profiles(name)
-        target.check_permit()
+        name = card_tools.asked_layout(target, known, f"GPU {card.address}")
+        before = _present(card.address)
+        profiles = [profile for _slices, _size, profile in _parts(name)]
 
         def call(timeout: float, lock: str) -> None:
             privileged.set_gpu_instances(card.address, profiles, timeout, lock, target.until)
@@ -151,11 +148,6 @@ def shown(profiles: Profiles) -> str | None:
         return None
     numbers = Counter(str(each).replace("+", ".") for each in profiles.values())
     return "_".join(f"{numbers[each]}x{each}" for each in sorted(numbers, reverse=True))
-
-
-def _profiles(layout: str) -> list[str]:
-    """The profiles of a layout, the largest first, as each takes the first place that fits."""
-    return [name for _slices, _size, name in _parts(layout)]
 
 
 def _parts(layout: str) -> list[tuple[int, int, str]]:
