@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
+from sqlalchemy import orm
 
 from cyborg import db, quotas, rpc
 from cyborg.allocations import service, wishes
+from cyborg.arqs import bind_writes
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
@@ -21,11 +24,12 @@ from cyborg.inventory.apply import provider_uuid
 from cyborg.policy.enforcer import Enforcer
 from cyborg.states import allocation_states as states
 from cyborg.tests import boots, callers, engine, hosts
-from cyborg.tests.at_once import at_once
 from cyborg.tests.placement_server import PlacementServer
 
 pytestmark = pytest.mark.every_database
 
+#: Seconds in which whoever does not wait is done, and in which all are.
+SOON, PATIENCE = 2.0, 60.0
 GROUP = {"resources:CUSTOM_GPU_SHARE": "1"}
 WHOLE = {"bus": "0c", "device": "00", "domain": "0000", "function": "0"}
 
@@ -140,15 +144,62 @@ def test_projects_mix_where_that_is_permitted(cloud: Cloud) -> None:
     assert cloud.projects() == {"p1", "p2", "p3"}
 
 
-def test_two_projects_at_once_do_not_share_a_card(cloud: Cloud) -> None:
-    for _ in range(4):
-        asked = {cloud.ask(project): project for project in ("p1", "p2")}
-        at_once(*[lambda: engine.drain(cloud.conf)] * 2)
-        assert len(cloud.projects()) == 1
-        for consumer, project in asked.items():
-            cloud.leave(project, consumer)
-        cloud.work()
-        assert cloud.projects() == set()
+def beside_the_bind(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
+) -> Callable[[], None]:
+    """Let somebody act when the next bind has chosen its handles; returns what awaits its end."""
+    thread = threading.Thread(target=act, daemon=True)
+    write = bind_writes.write
+
+    def write_beside(session: orm.Session, steps: Sequence[bind_writes.Step]) -> None:
+        if any(step.taken for step in steps) and thread.ident is None:
+            thread.start()
+            thread.join(SOON)
+        write(session, steps)
+
+    def await_end() -> None:
+        thread.join(PATIENCE)
+        assert thread.ident is not None
+        assert not thread.is_alive()
+
+    monkeypatch.setattr(bind_writes, "write", write_beside)
+    return await_end
+
+
+def test_two_projects_that_bind_at_once_do_not_share_a_card(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bind_other() -> None:
+        cloud.ask("p2")
+        engine.drain(cloud.conf)
+
+    first = cloud.ask("p1")
+    await_end = beside_the_bind(monkeypatch, bind_other)
+    engine.drain(cloud.conf)
+    await_end()
+    assert cloud.projects() == {"p1"}
+    assert cloud.state(first) == states.ACTIVE
+
+
+def test_the_card_is_not_reset_under_a_share_that_is_just_taken(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = cloud.have("p1")
+
+    def leave() -> None:
+        service.delete(callers.admin(cloud.enforcer, project_id="p1"), before)
+        engine.drain(cloud.conf)
+
+    after = cloud.ask("p1")
+    await_end = beside_the_bind(monkeypatch, leave)
+    engine.drain(cloud.conf)
+    await_end()
+    engine.make_due()
+    engine.drain(cloud.conf)
+    assert cloud.state(after) == states.ACTIVE
+    cleans = [each for each in cloud.steps if each.action == "clean"]
+    assert cleans
+    assert all(each.card_in_use for each in cleans)
 
 
 def test_the_card_is_cleaned_after_the_last_share_and_nobody_gets_one_before(cloud: Cloud) -> None:
