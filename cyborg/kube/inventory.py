@@ -35,8 +35,8 @@ PCI_BUS_ID, PCIE_ROOT, NUMA_NODE = (
 #: Keys of Cyborg's attributes that say how it works, or that are published in another form.
 _OWN_KEYS = {"rc", "cdi_kind", "board_functions", "pci_address", "numa_node", "link"}
 _TRAIT, _BOARD_FUNCTIONS, _LAYOUT = "trait", "board_functions", "layout_"
-#: Types of attach handles that are PCI functions.
-_FUNCTIONS = {"PCI", "TEST_PCI"}
+#: Types of attach handles that are PCI functions; the handles of shares name their card.
+_FUNCTIONS, _SHARE_KEY, _SHARES = {"PCI", "TEST_PCI"}, "share", "CUSTOM_GPU_SHARE"
 #: Such as ``16.0 GT/s x16``.
 _LINK = re.compile(r"([0-9]+)(?:\.([0-9]))? GT/s x([0-9]{1,2})", re.ASCII)
 
@@ -64,6 +64,11 @@ class OfferedPart:
     facts: Mapping[str, str | int] = field(default_factory=dict)
     #: Why no further pod may have any of it, by what it is: a sentence, or nothing.
     closed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_shares(self) -> bool:
+        """True if its accelerators are shares of one card."""
+        return self.resource_class == _SHARES
 
     def group(self, amount: int | None = None) -> dict[str, str]:
         """The request group that so many of its accelerators fit: as many as go together."""
@@ -168,6 +173,9 @@ def _part(
         if each["arq_uuid"] and not (each["state"] == "in_use" and each["instance_uuid"] in ours)
     ]
     left = max(0, total - len(held))
+    if held and attributes["rc"] == _SHARES:
+        # It may be of one project at a time, and all of it waits until it is clean.
+        left = 0
     program = part["program"] or {}
     names = (program.get(key) for key in ("image_uuid", "function_id", "function_name"))
     return OfferedPart(
@@ -199,8 +207,9 @@ def _layouts(attributes: _Row) -> dict[str, int]:
 
 def handle_address(handle: _Row) -> str | None:
     """The PCI address of what a handle, or an accelerator, is; None if it is no PCI function."""
-    is_function = handle["attach_handle_type"] in _FUNCTIONS
-    return pci.address(handle["attach_handle_info"]) if is_function else None
+    info = handle["attach_handle_info"]
+    is_function = handle["attach_handle_type"] in _FUNCTIONS or _SHARE_KEY in info
+    return pci.address(info) if is_function else None
 
 
 def _standard(attributes: _Row, handles: Sequence[_Row]) -> dict[str, str | int]:
@@ -211,7 +220,7 @@ def _standard(attributes: _Row, handles: Sequence[_Row]) -> dict[str, str | int]
     places = [handle_address(each) for each in handles]
     card = attributes.get("pci_address") or next(filter(None, places), None)
     facts = {
-        PCI_BUS_ID: places[0] if len(places) == 1 else None,
+        PCI_BUS_ID: places[0] if len(set(places)) == 1 else None,
         PCIE_ROOT: pci.root(str(card)) if card else None,
         NUMA_NODE: attributes.get("numa_node"),
     }

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cyborg.kube.cluster import Cluster, InvalidDocument
-from cyborg.kube.slices import Spec
+from cyborg.kube.slices import SHAREABLE, Spec
 
 LOG = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ _GATES = {
     "consumesCounters": "DRAPartitionableDevices",
     "taints": "DRADeviceTaints",
     "bindingConditions": "DRADeviceBindingConditions",
+    SHAREABLE: "DRAConsumableCapacity",
 }
 _DEVICE = re.compile(r"spec\.devices\[([0-9]{1,4})\]")
 
@@ -38,6 +39,8 @@ class Publisher:
         self._node = node
         #: What was wanted of a slice, and what the server has made of it, by its name.
         self._stored: dict[str, tuple[Spec, Spec]] = {}
+        #: The fields that the server does not keep.
+        self.dropped: set[str] = set()
         #: Devices that the server does not permit, by their names.
         self._invalid: dict[str, Spec] = {}
 
@@ -124,6 +127,7 @@ class Publisher:
             dropped = set().union(
                 *(each.keys() - own for each, own in zip(_pieces(spec), kept, strict=False))
             )
+            self.dropped |= dropped
             gates = sorted({_GATES[field] for field in dropped & _GATES.keys()})
             LOG.warning(
                 "Kubernetes does not keep all of %s: its API server may be without %s",

@@ -55,6 +55,8 @@ class _AskedRequest:
     device: str
     provider: str
     program: WantedProgram | None
+    #: How many shares of it, if it is a device of which claims have shares.
+    shares: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +263,7 @@ class ResourceClaims:
                 device=each["device"],
                 provider=_provider(each),
                 program=claim_programs.wanted(claim, driver, each["request"]),
+                shares=slices.shares_of(each),
             )
             found[bool(each.get("adminAccess"))].append(asked)
         return found
@@ -301,7 +304,7 @@ class ResourceClaims:
         if layout is not None:
             program = claim_programs.WantedProgram("layout", layout)
         if program is None:
-            return part.group()
+            return part.group(asked.shares)
         if part.mode in program_modes.FOR_ALL_HANDLES and not program.runs_on(part.runs):
             _run(api, part.deployable, program, call)
             # The accelerators may be others now.

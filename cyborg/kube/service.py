@@ -97,14 +97,18 @@ class KubeletPlugin:
 
     def _publish(self, seen: inventory.NodeInventory) -> None:
         conf = self._conf
+        shareable = slices.SHAREABLE not in self._publisher.dropped
         wanted = slices.specs(
             seen.parts,
             conf.kube.driver_name,
             node_name(conf),
             evict_unhealthy=conf.kube.evict_unhealthy,
             binding_conditions=conf.kube.binding_conditions,
+            shareable=shareable,
         )
         self._publisher.publish(wanted)
+        if shareable and slices.SHAREABLE in self._publisher.dropped:
+            self._publish(seen)
 
     def _bind(self) -> float:
         try:

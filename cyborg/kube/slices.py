@@ -4,6 +4,8 @@
 Each accelerator of a part is a device. Those of one part are equal, and Cyborg chooses which one a
 claim gets; so devices of a part with several consume a counter that says how many are left of it.
 
+A GPU with shares is one device that many claims have some of, where Kubernetes knows such devices.
+
 A card that can have layouts has a device more for each: the whole card, in that layout. It consumes
 all that is counted, so it excludes the accelerators of the present layout, and every other layout.
 """
@@ -42,7 +44,9 @@ _DEVICE = re.compile(
     r"[a-z0-9]+-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-(?:[0-9]+|layout-[0-9a-f]{8})",
     re.ASCII,
 )
-_COUNTER, _CARDS = "accelerators", "cards"
+_COUNTER, _CARDS, _SHARES = "accelerators", "cards", "shares"
+#: The field of devices that many claims have some of.
+SHAREABLE = "allowMultipleAllocations"
 #: Facts that are amounts of MiB, and the capacity that each is.
 _CAPACITIES = {"memory_mib": "memory", "capacity_mib": "storage"}
 
@@ -102,17 +106,25 @@ def specs(
     *,
     evict_unhealthy: bool,
     binding_conditions: bool = True,
+    shareable: bool = True,
 ) -> dict[str, Spec]:
     """The wanted slices of the pool of a node: what each says of its content, by its name.
 
-    How often the pool has changed is not in them.
+    How often the pool has changed is not in them. Unless devices can be ``shareable``, each share
+    of a GPU is a device.
     """
     known = sorted(parts, key=lambda part: part.provider)
-    shared = [_counter_set(part) for part in known if _is_counted(part)]
+    whole = {part.provider for part in known if shareable and part.is_shares}
+    counted = [part for part in known if _is_counted(part) and part.provider not in whole]
+    shared = [_counter_set(part) for part in counted]
     devices = [
         each | (_waited_for(part, driver) if binding_conditions else {})
         for part in known
-        for each in _devices(part, driver, evict=evict_unhealthy)
+        for each in (
+            [_shareable(part, driver, evict=evict_unhealthy)]
+            if part.provider in whole
+            else _devices(part, driver, evict=evict_unhealthy)
+        )
     ]
     counters = [{"sharedCounters": chunk} for chunk in _chunks(shared, _MOST_SETS)]
     content = [{"devices": chunk} for chunk in _chunks(devices, _MOST_DEVICES)]
@@ -168,6 +180,27 @@ def _devices(part: OfferedPart, driver: str, *, evict: bool) -> Iterator[Spec]:
             "capacity": capacity,
             **_consumes(part, {_COUNTER: part.total, _CARDS: 1}),
         }
+
+
+def _shareable(part: OfferedPart, driver: str, *, evict: bool) -> Spec:
+    """A GPU of which claims have shares: one, unless they ask for more."""
+    policy = {"default": "1", "validRange": {"min": "1", "step": "1"}}
+    # A claim would take all of any other capacity.
+    capacity = {_SHARES: {"value": str(part.total), "requestPolicy": policy}}
+    return {
+        "name": _single_names(part)[0],
+        SHAREABLE: True,
+        "attributes": dict(_attributes(part)),
+        "capacity": capacity,
+        **_taints(part.closed, driver, evict=evict),
+    }
+
+
+def shares_of(result: Mapping[str, Any]) -> int | None:
+    """How many shares of a device Kubernetes has allocated; None if it is no such device."""
+    amounts = result.get("consumedCapacity") or {}
+    found = [amount for key, amount in amounts.items() if key.rpartition("/")[2] == _SHARES]
+    return int(found[0]) if found else None
 
 
 def _waited_for(part: OfferedPart, driver: str) -> Spec:
@@ -230,7 +263,9 @@ def left_out(part: OfferedPart) -> list[str]:
 
 
 def _known(part: OfferedPart) -> dict[str, str | int | bool]:
-    facts = {key: value for key, value in part.facts.items() if key not in _CAPACITIES}
+    # A share has the memory of its card with others, so it is no capacity that it could use up.
+    hidden = {} if part.is_shares else _CAPACITIES
+    facts = {key: value for key, value in part.facts.items() if key not in hidden}
     return facts | dict.fromkeys(sorted(part.traits), True)
 
 

@@ -182,3 +182,54 @@ def test_layouts_of_a_card_exclude_each_other(node: Node, slots: int, function: 
     assert not any(fits(node, each, single) for each in (small, large) for single in singles)
     assert all("taints" not in found[each] for each in (small, large))
     assert not any("CUSTOM_FAKE_DEVICE" in found[each]["attributes"] for each in (small, large))
+
+
+def shares(count: int) -> base.Device:
+    """A GPU with shares at 0000:3b:00.0."""
+    place = {"domain": "0000", "bus": "3b", "device": "0", "function": "0"}
+    handles = tuple(
+        base.AttachHandle(attach_type=base.NODES, attach_info={**place, "share": str(number)})
+        for number in range(count)
+    )
+    part = hosts.deployable(
+        "host-1_a",
+        resource_class=base.SHARE_CLASS,
+        num_accelerators=count,
+        attach_handles=handles,
+        attributes={"memory_mib": 81920} | {f"fact_{number:02}": "x" for number in range(40)},
+        shared=base.OF_ONE_PROJECT,
+    )
+    return hosts.device("a", part, type="GPU")
+
+
+def test_shares_are_a_capacity_that_claims_have_some_of(node: Node) -> None:
+    ((name, device),) = published(node, shares(3)).items()
+    assert name.endswith("-0")
+    assert device["allowMultipleAllocations"] is True
+    policy = {"default": "1", "validRange": {"min": "1", "step": "1"}}
+    assert device["capacity"] == {"shares": {"value": "3", "requestPolicy": policy}}
+    assert device["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": "0000:3b:00.0"}
+    assert device["attributes"]["memory_mib"] == {"int": 81920}
+    assert len(device["attributes"]) + len(device["capacity"]) <= 32
+    assert node.cluster.counters() == {}
+
+
+def test_each_share_is_a_device_where_kubernetes_knows_no_other_way(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.cluster.drops = {"allowMultipleAllocations"}
+    found = published(node, shares(3))
+    assert len(found) == 3
+    assert {str(each["capacity"]["accelerators"]) for each in found.values()} == {"{'value': '1'}"}
+    assert list(node.cluster.counters().values()) == [3]
+    assert "without DRAConsumableCapacity" in caplog.text
+
+
+def test_a_claim_has_as_many_shares_as_kubernetes_says(node: Node) -> None:
+    (name,) = published(node, shares(3))
+    plugin = node.start()
+    # Without an agent no container is given them, but they are bound.
+    for amount, left, why in ((2, 1, "[agent] cdi_dir"), (1, 0, "[agent] cdi_dir"), (1, 0, "room")):
+        claim = node.cluster.claim(name, consumedCapacity={"shares": str(amount)}, shareID="a")
+        assert why in plugin.prepare(claim)[claim[2]].error
+        assert 3 - len(node.site.held()) == left
