@@ -99,6 +99,15 @@ def test_text_for_a_container(ready: OpenStack) -> None:
     assert "is Possible: nothing can be used of it" in told
 
 
+def test_shares_are_asked_for_without_a_profile(osc: OpenStack, site: Site) -> None:
+    site.start(handles_per_device=1)
+    told = osc.refused("allocation", "create", "--shares", "2")
+    assert "group 0 asks for 2 CUSTOM_GPU_SHARE, and no device offers that" in told
+    for words in ("--shares two", "--shares 2 --group resources:FPGA=1", "one --shares 2"):
+        with pytest.raises(SystemExit):
+            osc.run("allocation", "create", *words.split())
+
+
 def test_several_consumers_of_a_name(ready: OpenStack) -> None:
     made = [ready("allocation", "create", "one", "--name", "twin")["uuid"] for _ in range(2)]
     told = ready.refused("allocation", "delete", "twin")

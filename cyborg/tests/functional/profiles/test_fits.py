@@ -53,6 +53,14 @@ def warnings(api: Api, name: str) -> list[str]:
     return found
 
 
+def test_a_profile_with_shares_says_that_they_isolate_nothing(api: Api) -> None:
+    made = api.call(
+        "POST", PATH, {"name": "s", "groups": [FPGA, {"resources:CUSTOM_GPU_SHARE": "2"}]}
+    )
+    (warning,) = [each for each in made["warnings"] if "isolates" in each]
+    assert warning.startswith("groups[1] asks for CUSTOM_GPU_SHARE: nothing isolates shares of a")
+
+
 @pytest.mark.every_database
 def test_a_driver_that_renames_a_trait(api: Api) -> None:
     make("any")
