@@ -18,10 +18,14 @@ OPTS: list[cfg.Opt] = [
         "rpc_exchange",
         default="cyborg",
         choices=[
-            ("cyborg", "its users must be permitted to make it, and may delete it, too; then no "
-             "message arrives"),
-            ("amq.topic", "always there, and nobody can delete it; for agents that each have a "
-             "RabbitMQ user of their own"),
+            (
+                "cyborg",
+                "its users must be permitted to make it, and may delete it; then no message arrives",
+            ),
+            (
+                "amq.topic",
+                "nobody can delete it; for agents that each have a RabbitMQ user of their own",
+            ),
         ],
         help="Exchange of RabbitMQ through which the services send each other messages. Give all "
         "services the same value.",

@@ -7,6 +7,7 @@ import argparse
 
 from osc_lib import exceptions
 
+from cyborg.common import readable
 from cyborg.osc import command, removals, waiting
 from cyborg.osc.api import Api, is_uuid
 
@@ -111,7 +112,7 @@ class Bind(_Change):
             "The bind goes on; `arq show` shows its state, `arq unbind` ends it.",
         )
         if arq["state"] != "Bound":
-            told = command.printable(arq.get("state_reason") or "")
+            told = readable.printable(arq.get("state_reason") or "")
             raise exceptions.CommandError(f"ARQ {arq['uuid']} is {arq['state']}: {told}")
         return command.fields(arq)
 
