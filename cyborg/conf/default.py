@@ -20,7 +20,7 @@ OPTS: list[cfg.Opt] = [
         choices=[
             (
                 "cyborg",
-                "its users must be permitted to make it, and may delete it; then no message arrives",
+                "users must be permitted to make it, and may delete it; then no message arrives",
             ),
             (
                 "amq.topic",
