@@ -172,10 +172,7 @@ def _part(
         for each in handles
         if each["arq_uuid"] and not (each["state"] == "in_use" and each["instance_uuid"] in ours)
     ]
-    left = max(0, total - len(held))
-    if held and attributes["rc"] == _SHARES:
-        # It may be of one project at a time, and all of it waits until it is clean.
-        left = 0
+    left = max(0, total - _taken(part, len(held)))
     program = part["program"] or {}
     names = (program.get(key) for key in ("image_uuid", "function_id", "function_name"))
     return OfferedPart(
@@ -193,6 +190,13 @@ def _part(
         facts=_standard(attributes, handles) | _facts(device, part),
         closed=dict(_closed(host, device, part)) | ({IN_USE: ""} if left < unit else {}),
     )
+
+
+def _taken(part: _Row, held: int) -> int:
+    """How many accelerators nobody else can have now, of which so many are held."""
+    # A card with shares may be of one project at a time, and all of it waits until it is clean.
+    is_all = held and part["attributes"]["rc"] == _SHARES
+    return int(part["num_accelerators"]) if is_all else held
 
 
 def _layouts(attributes: _Row) -> dict[str, int]:

@@ -114,17 +114,11 @@ def specs(
     of a GPU is a device.
     """
     known = sorted(parts, key=lambda part: part.provider)
-    whole = {part.provider for part in known if shareable and part.is_shares}
-    counted = [part for part in known if _is_counted(part) and part.provider not in whole]
-    shared = [_counter_set(part) for part in counted]
+    shared = [_counter_set(part) for part in known if _is_counted(part, shareable=shareable)]
     devices = [
         each | (_waited_for(part, driver) if binding_conditions else {})
         for part in known
-        for each in (
-            [_shareable(part, driver, evict=evict_unhealthy)]
-            if part.provider in whole
-            else _devices(part, driver, evict=evict_unhealthy)
-        )
+        for each in _devices(part, driver, evict=evict_unhealthy, shareable=shareable)
     ]
     counters = [{"sharedCounters": chunk} for chunk in _chunks(shared, _MOST_SETS)]
     content = [{"devices": chunk} for chunk in _chunks(devices, _MOST_DEVICES)]
@@ -142,8 +136,9 @@ def _chunks(items: Sequence[Spec], most: int) -> Iterator[list[Spec]]:
         yield chunk
 
 
-def _is_counted(part: OfferedPart) -> bool:
-    return part.total // part.unit > 1 or bool(part.layouts)
+def _is_counted(part: OfferedPart, *, shareable: bool) -> bool:
+    is_several = part.total // part.unit > 1 and not (shareable and part.is_shares)
+    return is_several or bool(part.layouts)
 
 
 def _counter_set(part: OfferedPart) -> Spec:
@@ -159,13 +154,18 @@ def _set_name(part: OfferedPart) -> str:
     return f"provider-{part.provider}"
 
 
-def _devices(part: OfferedPart, driver: str, *, evict: bool) -> Iterator[Spec]:
+def _devices(
+    part: OfferedPart, driver: str, *, evict: bool, shareable: bool
+) -> Iterator[Spec]:
+    if shareable and part.is_shares:
+        yield _shareable(part, driver, evict=evict)
+        return
     common: Spec = {
         "attributes": dict(_attributes(part)),
         "capacity": {key: {"value": amount} for key, amount in _capacities(part).items()},
     }
     single = common | _taints(part.closed, driver, evict=evict)
-    if _is_counted(part):
+    if _is_counted(part, shareable=shareable):
         single |= _consumes(part, {_COUNTER: part.unit})
     for name in _single_names(part):
         yield {"name": name, **single}
