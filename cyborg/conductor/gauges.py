@@ -190,8 +190,10 @@ def _held_back(session: orm.Session, conf: cfg.ConfigOpts) -> Iterator[_Sample]:
 
 
 def _handles(session: orm.Session) -> Iterator[_Sample]:
-    query = listing.joined(models.AttachHandle.id)
-    states = listing.conditions()
+    query = listing.joined(models.AttachHandle.id).join(_HOST, _HOST.id == _DEVICE.host_id)
+    # What is on a host that is down or drained can be given to nobody either.
+    lost = sa.or_(~availability.usable(), models.AttachHandle.missing)
+    states = {**listing.conditions(), listing.UNAVAILABLE: lost}
     found = list(_by_state(session, query, listing.RESOURCE_CLASS, states))
     totals, shown = collections.Counter[str](), collections.Counter[tuple[str, str]]()
     for name, _, count in found:

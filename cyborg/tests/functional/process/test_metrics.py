@@ -364,6 +364,11 @@ def test_each_handle_and_each_device_is_counted_once(ctx, conf) -> None:
     assert shown.get("cyborg_hosts", state="up") == shown.get("cyborg_hosts") == 1
     assert shown.get("cyborg_hosts_with_driver_errors") == 1
     assert shown.get("cyborg_accelerator_requests", state=models.DELETING) == 1
+    with db.writer() as session:
+        db.update(session, models.Host, models.Host.down.is_(False), down=True)
+    shown = read(gauges.Gauges(conf))
+    states = {state: shown.get("cyborg_attach_handles", state=state) for state in HANDLE_STATES}
+    assert states == {"free": 0, "in_use": 1, "cleaning": 1, "unavailable": 7}
 
 
 def test_calls_of_other_services_are_counted_by_their_answers(conf, sink) -> None:
