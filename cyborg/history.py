@@ -69,10 +69,10 @@ REFUSALS_MAX = 100
 _HOUR_MS = 3_600_000
 
 #: What the owner may read of a handle that is not clean.
-_NOT_CLEAN = "What the instance had could not be cleaned yet, and is given to nobody."
+_NOT_CLEAN = "The accelerator of the instance could not be cleaned yet, and nobody gets it."
 
 #: And of a device that is unhealthy.
-_UNHEALTHY = "The device is unhealthy. What uses it may fail; the administrator of the cloud knows."
+_UNHEALTHY = "The device is unhealthy. Its guest may fail; the administrator of the cloud knows."
 
 #: What is recorded if the administrator says nothing.
 _NO_REASON = "No reason was given."

@@ -52,8 +52,8 @@ class HostSigner:
             )
         if not required:
             LOG.warning(
-                "[agent] require_host_keys is off: whoever may send messages to this agent can "
-                "order steps on host %s",
+                "[agent] require_host_keys is off: everybody who may send messages to this agent "
+                "can order steps on host %s",
                 self._conf.host,
             )
         try:
@@ -181,7 +181,7 @@ class _TakenMessages:
             try:
                 _write(self._path, json.dumps(self._times).encode())
             except OSError:
-                LOG.warning("What was taken of conductors is kept in memory only", exc_info=True)
+                LOG.warning("Times of conductors' messages are in memory only", exc_info=True)
 
     def _stored(self) -> dict[str, int]:
         try:
@@ -190,7 +190,7 @@ class _TakenMessages:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, AttributeError):
-            LOG.warning("What was taken of conductors cannot be read", exc_info=True)
+            LOG.warning("The times of conductors' messages cannot be read", exc_info=True)
             return {}
 
 

@@ -505,7 +505,7 @@ class _StepRun:
 
 
 def _revoke(driver: base.Revocable, handle: str, arq: str) -> None:
-    LOG.warning("What ARQ %s was given of attach handle %s is taken back", arq or "-", handle)
+    LOG.warning("ARQ %s loses its access to attach handle %s", arq or "-", handle)
     try:
         driver.revoke(handle, arq)
     except Exception:

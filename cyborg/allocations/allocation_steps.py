@@ -35,7 +35,7 @@ _MOST_PLANS = 5
 
 #: Why an allocation fails whose places are all taken meanwhile.
 TAKEN = Reason(
-    "taken", "What there was room for has been taken by others meanwhile; ask for it again."
+    "taken", "Others have taken the accelerators that were free meanwhile; ask for them again."
 )
 
 #: The code of any other reason.

@@ -96,7 +96,7 @@ def defend(conf: cfg.ConfigOpts, item: work.Item, row: models.Allocation) -> Non
         if _note(item, row, has, Reason("kept", _KEPT, why)):
             LOG.warning("Consumer %s keeps what it holds, which is reserved. %s", row.uuid, why)
     else:
-        LOG.warning("What consumer %s holds is claimed again. %s", row.uuid, had)
+        LOG.warning("The accelerators of consumer %s are claimed again. %s", row.uuid, had)
         _note(item, row, _wanted(row), Reason(_CLAIMED_AGAIN, _AGAIN, had))
 
 

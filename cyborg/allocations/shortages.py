@@ -40,7 +40,7 @@ _DRIFT = (
     "in a minute"
 )
 _PENDING = "its providers are just being changed"
-_UNTOLD = "what is free where it must be is told only to those who may look at hosts"
+_UNTOLD = "the free accelerators of a named place are told only to those who may look at hosts"
 #: Of a refusal that the record contradicts: the parts and hosts that are looked for, the hosts that
 #: are compared with Placement, the providers of each that are read, the differences that are told.
 _MOST_PARTS, _MOST_HOSTS, _MOST_COMPARED, _MOST_READ, _MOST_TOLD = 5, 20, 3, 4, 3

@@ -112,7 +112,7 @@ def operation(rule: str | None, **declared: Any) -> Callable[[Callable[..., Any]
     """Declare the method below to be an operation, with the fields of :class:`HttpMethod`.
 
     The method is called with the request and, if they are declared, the member, the query
-    arguments and the body. What it returns is the body of the answer.
+    arguments and the body. The answer's body is the value that it returns.
     """
 
     def decorate(handler: Callable[..., Any]) -> Declared:

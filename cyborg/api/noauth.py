@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Without authentication: whoever may reach the API at all is an administrator.
+"""Without authentication: everybody who may reach the API at all is an administrator.
 
 So only this machine may, under every server, and not every program on it: a web page in a browser
 may send requests too, and by a name of its own that leads to this machine may read the answers.

@@ -63,7 +63,8 @@ def check_address(conf: cfg.ConfigOpts, host: str) -> None:
         return
     if not noauth.is_loopback(host):
         raise UnsafeAddress(
-            f"[api] auth_strategy is noauth, so whoever reaches {host} would be an administrator. "
+            f"[api] auth_strategy is noauth, so everybody who reaches {host} would be an "
+            "administrator. "
             "Listen on 127.0.0.1, set auth_strategy to keystone, or permit it with "
             "noauth_allow_remote."
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status page: static files for browsers, beside an API whose answers stay as they are.
 
-The page reads the API like any client, with the rights of whoever looks at it.
+The page reads the API like any client, with the rights of its reader.
 """
 
 from __future__ import annotations

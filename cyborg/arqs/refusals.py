@@ -28,8 +28,8 @@ REFUSALS = (errors.Conflict, errors.Forbidden, errors.Invalid, errors.NotFound)
 
 #: What the owner of an instance reads of a bind that Nova asked for.
 MISPLACED = (
-    "What was asked for does not fit where the instance was placed. Try again; if that fails too, "
-    "ask the administrator of the cloud."
+    "The requested accelerators do not fit the place of the instance. Try again; if that fails "
+    "too, ask the administrator of the cloud."
 )
 
 

@@ -266,7 +266,7 @@ def access_key(ctx: RequestContext, uuid: str) -> AccessKey:
     if state != models.BOUND:
         raise errors.Conflict(f"ARQ {uuid} is {state}; it has an access key once it is Bound.")
     if key is None:
-        raise errors.Conflict(f"What ARQ {uuid} has been given has no access key.")
+        raise errors.Conflict(f"The attach handle of ARQ {uuid} has no access key.")
     return AccessKey(uuid, handle_uuid, key)
 
 

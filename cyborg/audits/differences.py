@@ -177,8 +177,8 @@ def plan_repair(
         )
     if held is not None and held.owner.consumer_type not in client.NOVAS_TYPES:
         return _nothing(
-            f"Placement says that it is no instance but {held.owner.consumer_type}; whoever made "
-            "it knows whether it is still needed"
+            f"Placement says that it is no instance but {held.owner.consumer_type}; ask its "
+            "owner whether it is still needed"
         )
     return _ask_nova(conf, difference, is_one_alive)
 

@@ -133,7 +133,7 @@ def _add_commands(subparsers: Any) -> None:
     stamp.add_argument("--revision", default="head", help="The revision to record.")
     stamp.set_defaults(run=_stamp)
     revision = add("revision", "Write a new revision; for developers.")
-    revision.add_argument("-m", "--message", required=True, help="What the revision does.")
+    revision.add_argument("-m", "--message", required=True, help="The change that it makes.")
     revision.add_argument("--autogenerate", action="store_true", help="Fill it from the models.")
     revision.set_defaults(run=_revision)
 

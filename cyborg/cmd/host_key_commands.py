@@ -22,7 +22,7 @@ def add(parsers: Any) -> None:
     host.set_defaults(run=lambda _conf: host.print_help() or 2)
     commands = host.add_subparsers(title="Commands")
     enrol = _command(commands, "enroll", _enrol, "Trust messages that are signed with this key.")
-    enrol.add_argument("key", help="What `cyborg-agent key` prints on the host.")
+    enrol.add_argument("key", help="The public key, as `cyborg-agent key` prints it on the host.")
     enrol.add_argument(
         "--node", help="The name of its node, if that is not HOST, with or without a domain."
     )

@@ -165,8 +165,8 @@ def _http_server(conf: cfg.ConfigOpts, state_dir: pathlib.Path) -> server.Server
     host = str(conf.api.host_ip)
     if not (noauth.is_loopback(host) or conf.api.noauth_allow_remote):
         raise errors.Misconfigured(
-            f"whoever reaches {host} would be an administrator, at least of Placement; listen on "
-            "127.0.0.1, or permit it with [api] noauth_allow_remote."
+            f"everybody who reaches {host} would be an administrator, at least of Placement; "
+            "listen on 127.0.0.1, or permit it with [api] noauth_allow_remote."
         )
     try:
         placement = local.load_app(state_dir)

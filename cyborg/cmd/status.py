@@ -93,7 +93,7 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
         type=float,
         default=differences.SETTLE,
         help="Seconds after which an allocation that does not fit is looked at again, so that "
-        f"what is being booted or deleted is not reported; default {differences.SETTLE:g}.",
+        f"no instance is reported during its boot or deletion; default {differences.SETTLE:g}.",
     )
     check.add_argument(
         "--repair",

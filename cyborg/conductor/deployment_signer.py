@@ -51,8 +51,8 @@ class DeploymentSigner:
             )
         if not required:
             LOG.warning(
-                "[agent] require_host_keys is off: whoever may send messages to conductors can "
-                "report for every host without an enrolled key"
+                "[agent] require_host_keys is off: everybody who may send messages to conductors "
+                "can report for every host without an enrolled key"
             )
 
     def _required(self) -> bool:

@@ -17,8 +17,8 @@ OPTS: list[cfg.Opt] = [
         deprecated_name="periodic_interval",
         deprecated_group="DEFAULT",
         mutable=True,
-        help="Seconds after which an agent reports again what it has reported before, as a sign of "
-        "life. What has changed is reported at once.",
+        help="Seconds after which an agent repeats its last report, as a sign of life. Changes are "
+        "reported at once.",
     ),
     cfg.IntOpt(
         "discovery_interval",

@@ -120,7 +120,7 @@ OPTS: list[cfg.Opt] = [
         "status_page",
         default=False,
         help="Answer browsers at / with a page that shows devices, requests and what is stuck. "
-        "The page reads the API with the rights of whoever looks at it, and changes nothing. "
+        "The page reads the API with the rights of its reader, and changes nothing. "
         "Clients that do not prefer HTML are answered as without it. With auth_strategy = keystone "
         "the option has no effect. cyborg-standalone has it on.",
     ),

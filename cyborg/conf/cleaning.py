@@ -40,7 +40,7 @@ OPTS: list[cfg.Opt] = [
         type=types.Dict(value_type=_POLICY),
         default={},
         help="The same for single drivers, by their names in [agent] enabled_drivers, for example "
-        "intel_qat_driver:required. What classes says of a resource class goes first.",
+        "intel_qat_driver:required. The option classes goes before this one.",
     ),
     cfg.Opt(
         "blank_images",

@@ -143,11 +143,11 @@ OPTS: list[cfg.Opt] = [
         "than 600 accelerators are in use, what was bound more than a quarter of an hour ago is "
         "looked at 600 at a time, in turn, and once in twenty such intervals at least. One that "
         "has none there is asked of Nova at once, and loses its accelerators if Nova does not have "
-        "it either; see instance_grace. Until then what it holds is reserved in Placement. What "
-        "consumers of POST /v2/allocations hold is claimed again, and reserved where others have "
-        "the room. With 0 nobody looks, and cyborg-status does not compare allocations. With 0 "
-        "for instance_audit_interval those of instances are left out: choose that if "
-        "accelerators are bound for anything that claims nothing in Placement.",
+        "it either; see instance_grace. Until then what it holds is reserved in Placement. "
+        "Accelerators of consumers of POST /v2/allocations are claimed again, and reserved where "
+        "others have the room. With 0 nobody looks, and cyborg-status does not compare "
+        "allocations. With 0 for instance_audit_interval those of instances are left out: choose "
+        "that if accelerators are bound for anything that claims nothing in Placement.",
     ),
     cfg.IntOpt(
         "max_instance_releases",

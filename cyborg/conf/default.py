@@ -18,14 +18,8 @@ OPTS: list[cfg.Opt] = [
         "rpc_exchange",
         default="cyborg",
         choices=[
-            (
-                "cyborg",
-                "users must be permitted to make it, and may delete it; then no message arrives",
-            ),
-            (
-                "amq.topic",
-                "nobody can delete it; for agents that each have a RabbitMQ user of their own",
-            ),
+            ("cyborg", "every user of it may delete it, and then no message arrives"),
+            ("amq.topic", "nobody can delete it; for agents with RabbitMQ users of their own"),
         ],
         help="Exchange of RabbitMQ through which the services send each other messages. Give all "
         "services the same value.",

@@ -63,13 +63,13 @@ PCI_OPTS: list[cfg.Opt] = [
         "device_spec",
         default=[],
         deprecated_name="passthrough_whitelist",
-        help="Which PCI devices pci_driver reports: a JSON object, or a list of them, in the "
-        "grammar of Nova's [pci] device_spec, with the keys vendor_id, product_id, address (a "
-        "string with globs, or an object with a regular expression a field) and devname, and "
-        "the tags resource_class, traits, type (a device type of the API, PCI if absent), "
-        "product (a name for people), board (those with the same name are one device, given out as "
-        "a whole) and exclude (true: it stays with the host). The first that matches a device "
-        "counts. May be given several times.",
+        help="The PCI devices that pci_driver reports: a JSON object, or a list of them, in the "
+        "grammar of Nova's [pci] device_spec. Keys that match are vendor_id, product_id, devname "
+        "and address, a string with globs or an object with a regular expression a field. The "
+        "tags resource_class, traits, type (a device type of the API, default PCI) and product (a "
+        "name for people) say what a match is. Devices with the same tag board are one device, "
+        "given out as a whole. The tag exclude = true leaves a device to the host. The first "
+        "object that matches a device counts. May be given several times.",
     ),
 ]
 
@@ -129,10 +129,10 @@ GPU_OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         "layouts",
         default=[],
-        help="What administrators and function pools may divide NVIDIA cards into whose virtual "
-        "functions take vGPU types, or that have mediated devices: names of types without the "
-        "vendor, such as L40S-12Q, or, of virtual functions, MIG profiles, such as 1g.12gb, which "
-        "mean the compute type of that slice. A card is one "
+        help="Layouts into which administrators and function pools may divide NVIDIA cards with "
+        "vGPU types of virtual functions or with mediated devices. A layout is the name of a type "
+        "without the vendor, such as L40S-12Q. For virtual functions it may be a MIG profile, such "
+        "as 1g.12gb, which means the compute type of that slice. A card is one "
         "deployable then, and is not offered without virtual functions. Names with numbers, such "
         "as 7x1g.10gb or 1x3g.40gb_4x1g.10gb, are MIG instances for containers, of cards without "
         "virtual functions. Change it only while no "
@@ -254,7 +254,7 @@ NIC_TYPE_OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         "function_device_mappings",
         default=[],
-        help="What cards were prepared for, with their interfaces: GTPv1:ens1f0|ens2f0.",
+        help="Functions that cards were prepared for, with their interfaces: GTPv1:ens1f0|ens2f0.",
     ),
     cfg.ListOpt(
         "device_addresses",
@@ -310,10 +310,10 @@ HEALTH_OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "logged_faults",
         default=True,
-        help="Whether a card is unhealthy if the kernel's log tells of a fault of it: it has "
-        "fallen off the bus, its driver could not take or initialize it, a switch of an HGX "
-        "board had a fatal error (SXid), or fatal PCIe errors were reported. Nothing is read if "
-        "the agent lacks CAP_SYSLOG.",
+        help="Whether a card is unhealthy if the kernel's log tells of a fault of it. Faults are: "
+        "it has fallen off the bus, its driver could not take or initialize it, a switch of an HGX "
+        "board had a fatal error (SXid), or PCIe errors were fatal. Nothing is read if the agent "
+        "lacks CAP_SYSLOG.",
     ),
     cfg.BoolOpt(
         "driver_unbound",

@@ -19,8 +19,8 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "taint_reason",
         default="kubernetes",
-        help="What belongs to Kubernetes: devices that are tainted with just this reason, and the "
-        "devices of a host that is tainted with it, unless they have a taint of their own.",
+        help="The taint's reason that gives a device, or all devices of a host, to Kubernetes. "
+        "A device with a taint of its own follows that one.",
     ),
     cfg.StrOpt(
         "kubeconfig",
@@ -48,7 +48,7 @@ OPTS: list[cfg.Opt] = [
         default=10,
         min=1,
         mutable=True,
-        help="Seconds between two looks at the devices of the host. What has changed is published.",
+        help="Seconds between two looks at the devices of the host. Changes are published.",
     ),
     cfg.IntOpt(
         "prepare_timeout",

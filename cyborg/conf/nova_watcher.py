@@ -24,7 +24,7 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "pool",
         default="cyborg",
-        help="The name of the queue from which all watchers read. Who else listens to the topic "
-        "gets every notification as well.",
+        help="The name of the queue from which all watchers read. Other listeners of the topic "
+        "get every notification as well.",
     ),
 ]

@@ -646,8 +646,8 @@ class Programmable(Protocol):
 class Reconfigurable(Protocol):
     """The driver can give another layout to deployables whose ``program_mode`` is :data:`LAYOUT`.
 
-    What :class:`Programmable` says of running twice and of guests is true here too. The handles may
-    be others afterwards, unless it is the layout that guests have lost.
+    The rules of :class:`Programmable` about running twice and about guests hold here too. The
+    handles may be others afterwards, unless it is the layout that guests have lost.
     """
 
     def set_layout(self, target: ProgramTarget) -> Programmed:

@@ -106,7 +106,7 @@ class KeptFacts:
                 _sync(self._path.parent)
             except OSError as exc:
                 self._changed = True
-                LOG.warning("What drivers have read is forgotten when the agent stops: %s", exc)
+                LOG.warning("The facts of drivers are forgotten when the agent stops: %s", exc)
 
     def _loaded(self) -> dict[str, dict[str, Any]]:
         if self._facts is None:

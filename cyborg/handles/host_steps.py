@@ -266,7 +266,7 @@ def _prepare_again(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> 
     if not known.deployable.prepares or known.handle.missing:
         return
     if not known.deployable.is_settled:
-        raise work.TryLater("What the deployable runs is being put back first.")
+        raise work.TryLater("The program of the deployable is being put back first.")
     _defer_if_down(known)
     try:
         key = _ask_host(conf, known)
@@ -287,7 +287,7 @@ def _await_programming(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts)
     """Try later, or fail the bind: after its deadline, or if what was lost cannot be put back."""
     error = _programming_error(known.deployable.uuid)
     if error:
-        _fail(item, known, _not_ready("What it ran before cannot be put back now", error))
+        _fail(item, known, _not_ready("Its program of before cannot be put back now", error))
     elif not known.is_overdue(conf):
         raise work.TryLater("The deployable is being programmed.")
     else:
@@ -323,7 +323,7 @@ def _bound(item: work.Item, known: _StepFacts, key: str | None = None) -> None:
         is_programmable = known.deployable.program_mode is not None
         group, uuid = arq.request, known.deployable.uuid
         if is_programmable and not matching.lock_if_serving(session, group, uuid):
-            raise work.TryLater("What the deployable runs has changed meanwhile.")
+            raise work.TryLater("The program of the deployable has changed meanwhile.")
         work.hold(session, item)
         values = {"state_reason": None, "needs_write": False, "access_key": key}
         if arq_states.enter(session, models.BOUND, *ours, **values):

@@ -63,7 +63,7 @@ def _present(session: orm.Session, deployable: models.Deployable) -> Waits | Non
         driver = deployable.driver_name
         return Waits(f"It cannot be overwritten: driver {driver} does not program it.", True)
     if not deployable.is_settled:
-        return Waits("What the deployable runs is about to change.")
+        return Waits("The program of the deployable is about to change.")
     return None
 
 

@@ -136,7 +136,7 @@ class Bindings:
             self._claims.give_up(uid, Call(until=time.monotonic() + _GIVE_UP))
         except errors.CyborgError as exc:
             # It is tried again when all claims are listed.
-            LOG.warning("What claim %s had is not given back: %s", uid, exc)
+            LOG.warning("The devices of claim %s are not given back: %s", uid, exc)
 
     def _bind(self, claim: _Row) -> None:
         """Program the devices of a claim, if it wants that, and say so."""

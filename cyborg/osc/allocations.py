@@ -156,8 +156,8 @@ def _add_needs(parser: argparse.ArgumentParser) -> None:
         metavar="<key=value>[,<key=value>...]",
         type=command.pairs,
         action="append",
-        help="What one host is to give together with the other parts: profile=<name>, or keys of "
-        "one request group, and perhaps count=, hosts= and provider= (may be repeated)",
+        help="A part that one host gives together with the other parts: profile=<name>, or keys "
+        "of one request group, and perhaps count=, hosts= and provider= (may be repeated)",
     )
     text = "How often it is wanted, on one host or several"
     parser.add_argument("--count", type=int, metavar="<number>", help=text)

@@ -9,7 +9,7 @@ from cyborg.osc import command
 class List(command.Lister):
     """List attach handles: the state of each, why it has it, and who has it.
 
-    With --state clean_failed it shows what is given to nobody since it is not clean.
+    With --state clean_failed it shows those that nobody gets, since they could not be cleaned.
     """
 
     collection = "attach_handles"

@@ -37,7 +37,7 @@ class Create(command.ShowOne):
         parser.add_argument(
             "deployable", metavar="<deployable>", help="Name, uuid or the number of its row"
         )
-        parser.add_argument("key", metavar="<key>", help="What the fact is about")
+        parser.add_argument("key", metavar="<key>", help="Name of the fact")
         parser.add_argument("value", metavar="<value>", help="The fact")
         parser.add_argument(
             "--also",

@@ -182,7 +182,7 @@ class Lister(_Fitting, _Fitted):
     """A list of a collection.
 
     A table has the columns of :attr:`short`. With ``--long``, and in the formats for machines, it
-    has every field. What the collection has, and how it can be narrowed, is what the API says.
+    has every field. The fields and the filters of the collection are those of the API.
     """
 
     collection: ClassVar[str]

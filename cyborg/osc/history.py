@@ -31,7 +31,7 @@ class List(command.Lister):
 class Usages(command.Table):
     """List how many accelerators are in use, and the accelerator-hours of a period.
 
-    What ended before known_since does not count.
+    Uses that ended before known_since do not count.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

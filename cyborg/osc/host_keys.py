@@ -24,7 +24,7 @@ class Enroll(command.ShowOne):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the key."""
         parser.add_argument(
-            "key", metavar="<public-key>", help="What cyborg-agent key prints on the host"
+            "key", metavar="<public-key>", help="The public key, from cyborg-agent key"
         )
         parser.add_argument(
             "--node",

@@ -84,7 +84,7 @@ class LockedOperation:
                 self.move(operations.RESERVING, text, event, error=reason)
             else:
                 operations.note(self.session, self.operation, reason)
-            return work.TryLater(f"What a guest has cannot be put back now: {reason}")
+            return work.TryLater(f"The program of a guest cannot be put back now: {reason}")
         if self.restores:
             event = ProgramEvent.NOT_NEEDED
         self.move(operations.FAILED, reason, event, error=reason, fault=fault)

@@ -26,7 +26,7 @@ from cyborg.db.models import CLEAN, TO_CLEAN, TO_OVERWRITE
 #: What each state means.
 STATES: Mapping[str, str] = {
     CLEAN: "Nobody has left anything in it. An ARQ has it, or anybody may.",
-    TO_OVERWRITE: "What its guest may have left in the deployable is to be overwritten first.",
+    TO_OVERWRITE: "The deployable is to be overwritten first: its guest may have left something.",
     TO_CLEAN: "Its host is to clean it, and may still be asked to prepare it.",
 }
 

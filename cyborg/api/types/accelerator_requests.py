@@ -36,7 +36,7 @@ class AcceleratorRequest(Object):
     project_id = Field(fields.TEXT_OR_NULL, "The project it belongs to.")
     attach_handle_type = Field(fields.TEXT, "The kind of attach handle; empty until it is Bound.")
     attach_handle_uuid = Field(fields.UUID_OR_NULL, "The attach handle; null until it is Bound.")
-    attach_handle_info = Field({str: str}, "What the guest is given; empty until it is Bound.")
+    attach_handle_info = Field({str: str}, "The device for the guest; empty until it is Bound.")
     health = Field(
         fields.one_of([query.HEALTHY, query.UNHEALTHY, None]),
         "Whether its device is healthy; null until it is Bound.",

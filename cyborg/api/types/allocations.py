@@ -41,7 +41,7 @@ _LEASE = Value(int, type=["integer", "null"], minimum=1, maximum=_LEASE_MAX)
 _COUNT = Value(int, type="integer", minimum=1, maximum=wishes.MAX_PARTS)
 _AT_MOST = f"1 to {profiles.MAX_REQUESTS} accelerators in all."
 _GROUPS_DOC = f"Groups like those of a device profile; {_AT_MOST}"
-_PARTS_DOC = f"What each of several hosts is to give: all of it, or nothing; {_AT_MOST}"
+_PARTS_DOC = f"Parts, each from one of several hosts: all of them, or nothing; {_AT_MOST}"
 _PLACING = fields.one_of([plans.PACK, plans.SPREAD])
 
 
@@ -60,7 +60,7 @@ class Consumer(Object):
     _sent_title = "ConsumerRequest"
 
     uuid = Field(fields.UUID, "The UUID, which is that of the allocation too.", mandatory=True)
-    type = Field(fields.TEXT, "What kind of consumer it is.", sent=_TYPE, mandatory=True)
+    type = Field(fields.TEXT, "The type of the consumer.", sent=_TYPE, mandatory=True)
     name = Field(fields.TEXT_OR_NULL, "A name for people, or null.", sent=_NAME)
     nqn = Field(
         fields.TEXT_OR_NULL,
@@ -99,7 +99,7 @@ class AllocationRequest(Object):
         "device_profile_name", "groups", "parts", "alternatives"
     )
 
-    consumer = Field(Consumer, "Who asks.", mandatory=True)
+    consumer = Field(Consumer, "The consumer that asks.", mandatory=True)
     device_profile_name = Field(fields.TEXT, "The device profile that says what is needed.")
     groups = Field(device_profiles.GROUPS, _GROUPS_DOC)
     parts = Field(Narrowed([AllocationPart], minItems=1, maxItems=wishes.MAX_PARTS), _PARTS_DOC)
@@ -139,7 +139,7 @@ class Allocation(Object):
     """All that a consumer has, or is about to have."""
 
     uuid = Field(fields.UUID, "The UUID of the consumer.")
-    consumer = Field(Consumer, "Who has it.")
+    consumer = Field(Consumer, "The consumer that has it.")
     project_id = Field(fields.TEXT_OR_NULL, "The project it belongs to.")
     state = Field(fields.one_of([*sorted(states.ALL), POSSIBLE, IMPOSSIBLE]), "The state.")
     state_reason = Field(fields.TEXT_OR_NULL, "Why it is in its state, or null.")
@@ -148,7 +148,7 @@ class Allocation(Object):
         "The alternative that was chosen, counted from 0; null if none were given, or fit.",
     )
     hosts = Field([fields.TEXT], "The hosts that its accelerators are on.")
-    accelerators = Field([AllocatedAccelerator], "What it consists of.")
+    accelerators = Field([AllocatedAccelerator], "Its accelerators.")
     lease_seconds = Field(fields.COUNT_OR_NULL, "How long a lease lasts, or null.")
     lease_ends_at = Field(fields.TIME_OR_NULL, "When it ends unless it is renewed, or null.")
     links = Field([fields.Link], "Links to the allocation itself.")

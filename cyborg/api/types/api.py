@@ -24,7 +24,7 @@ class Versions(Object):
     """Every version of the API."""
 
     name = Field(str, "The name of the API.")
-    description = Field(str, "What the service is.")
+    description = Field(str, "The purpose of the service.")
     versions = Field([Version], "Every version of the API.")
     default_version = Field(Version, "The version to use.")
 

@@ -37,7 +37,7 @@ class Attribute(Object):
     }
 
     deployable_id = Field(fields.ID, "The number of the deployable.", sent=_NUMBER)
-    key = Field(fields.TEXT, "What the fact is about.", sent=_NEW_KEY, mandatory=True)
+    key = Field(fields.TEXT, "The name of the fact.", sent=_NEW_KEY, mandatory=True)
     value = Field(
         Changed({versions.MIN: str, _REGULAR: fields.TEXT_OR_NUMBER}),
         "The fact; from 2.4 a number if the fact is one.",

@@ -132,7 +132,7 @@ class Narrowed(wsme_types.UserType):
         self._keywords = keywords
 
     def schema(self, version: versions.Version, *, sent: bool) -> Schema:
-        """The JSON Schema; what is said of a list comes before what is said of its items."""
+        """The JSON Schema; keywords of a list come before those of its items."""
         whole = schema_of(self._kind, version, sent=sent)
         rest = {key: value for key, value in whole.items() if key not in self._keywords}
         return {"type": whole["type"], **self._keywords, **rest}

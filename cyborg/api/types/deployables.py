@@ -30,7 +30,7 @@ class RunProgram(Object):
     )
     function_name = Field(fields.TEXT_OR_NULL, "The name of the function it runs, or null.")
     programmed_at = Field(fields.TIME_OR_NULL, "When it was programmed, in UTC, or null.")
-    programmed_by = Field(fields.TEXT_OR_NULL, "Who asked for that, or null.")
+    programmed_by = Field(fields.TEXT_OR_NULL, "The user who asked for that, or null.")
     verified_by = Field(fields.TEXT_OR_NULL, "How the host knows what is loaded, or null.")
 
 
@@ -50,7 +50,7 @@ class Deployable(Object):
     device_uuid = Field(fields.UUID, "The device it is a part of.", since=_REGULAR)
     attributes_list = Field(_LIST, "JSON: a list of objects with one key each.", until=_REGULAR)
     attributes = Field(_ATTRIBUTES, "The value of each attribute by its key.", since=_REGULAR)
-    program = Field(_PROGRAM, "What it runs, or null.", since=_REGULAR)
+    program = Field(_PROGRAM, "The program that it runs, or null.", since=_REGULAR)
     rp_uuid = Field(fields.UUID, "Its resource provider in Placement.")
     driver_name = Field(fields.TEXT, "The driver that found it.")
     bitstream_id = Field(fields.TEXT_OR_NULL, "The image it is programmed with, or null.")

@@ -177,7 +177,7 @@ class DeviceProfile(Object):
         since=_REGULAR,
         readonly=True,
     )
-    warnings = Field([str], "What may go wrong with it.", since=_REGULAR, readonly=True)
+    warnings = Field([str], "Reasons for failing binds.", since=_REGULAR, readonly=True)
     fits = Field(
         bool,
         "Whether there are devices like those it asks for, free or not.",
@@ -261,13 +261,13 @@ class Candidate(Object):
     hostname = Field(fields.TEXT, "The name of the host's root resource provider.")
     rank = Field(fields.COUNT, "0 for the best; equally good ones have the same.")
     reprogrammings = Field(fields.COUNT, "How many deployables would be programmed.")
-    groups = Field([CandidateGroup], "What would serve each group.")
+    groups = Field([CandidateGroup], "The deployable for each group.")
 
 
 class CandidateList(Object):
     """The places where a profile could be bound, best first."""
 
-    candidates = Field([Candidate], "What can be chosen.")
+    candidates = Field([Candidate], "The candidates, the best first.")
     reason = Field(fields.TEXT_OR_NULL, "Why there is none; null if there are.")
 
 

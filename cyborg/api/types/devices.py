@@ -31,7 +31,7 @@ class Device(Object):
     )
     managed_by = Field(
         _MANAGED_BY,
-        "Whose facts these are: the host's agent's, or Ironic's if the host has no agent.",
+        "The source of these facts: the host's agent, or Ironic if the host has no agent.",
         since=_REGULAR,
     )
     status = Field(_STATUS, "Whether it is in service.", since=versions.DEVICE_STATUS)

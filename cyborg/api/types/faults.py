@@ -10,7 +10,7 @@ from cyborg.api.types.base import Changed, Field, Narrowed, Object
 class Fault(Object):
     """An error up to 2.3."""
 
-    error_message = Field(str, "What is wrong; our own errors are JSON in this text.")
+    error_message = Field(str, "The error; our own errors are JSON in this text.")
 
 
 class Error(Object):
@@ -19,7 +19,7 @@ class Error(Object):
     status = Field(int, "The HTTP status.")
     code = Field(str, "The service and the kind of error.")
     title = Field(str, "The phrase of the HTTP status.")
-    detail = Field(str, "What is wrong.")
+    detail = Field(str, "The error, in a sentence.")
     request_id = Field(str, "The id of the request, which the log has as well.")
 
 
@@ -28,7 +28,7 @@ class PlainError(Object):
 
     code = Field(int, "The HTTP status.")
     title = Field(str, "The phrase of the HTTP status.")
-    message = Field(str, "What is wrong.")
+    message = Field(str, "The error, in a sentence.")
 
 
 class Errors(Object):

@@ -46,7 +46,7 @@ class Link(Object):
     """A link to a resource, or to the next page of a list."""
 
     href = Field(str, "The URL.")
-    rel = Field(one_of(["self", "bookmark", "next"]), "What the URL leads to.")
+    rel = Field(one_of(["self", "bookmark", "next"]), "The thing that the URL leads to.")
 
 
 def list_of(kind: type[Object], key: str) -> type[Object]:
@@ -99,6 +99,6 @@ _FILTER = Value(
 )
 #: Query arguments that sort, cut and narrow a list of hardware up to 2.3.
 FILTERS: Query = {
-    "filters.field": Field([_FILTER], "What each filter is about.", until=versions.REGULAR),
+    "filters.field": Field([_FILTER], "The field of each filter.", until=versions.REGULAR),
     "filters.value": Field([TEXT], "The value of each filter.", until=versions.REGULAR),
 }

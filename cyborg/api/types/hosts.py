@@ -60,7 +60,7 @@ class HostUser(Object):
 
     arq_uuid = Field(fields.UUID, "The UUID of the accelerator request.")
     state = Field(fields.one_of(sorted(arq_states.SHOWN)), "The state that it is in.")
-    project_id = Field(fields.TEXT_OR_NULL, "Whose it is.")
+    project_id = Field(fields.TEXT_OR_NULL, "The project that it belongs to.")
     instance_uuid = Field(fields.UUID_OR_NULL, "The instance that has it, or null.")
     device_uuid = Field(fields.UUID, "The device.")
 
@@ -71,7 +71,7 @@ class HostOperation(Object):
     uuid = Field(fields.UUID, "The UUID of the operation.")
     deployable_uuid = Field(fields.UUID, "The deployable.")
     state = Field(fields.one_of(operations.STATES), "How far it is.")
-    asked_by = Field(fields.TEXT, "Who has asked for it.")
+    asked_by = Field(fields.TEXT, "The user who has asked for it.")
 
 
 class Host(Object):

@@ -16,7 +16,7 @@ class OperationEvent(Object):
     """One entry of an operation's history."""
 
     at = Field(fields.TIME, "When it happened, in UTC.")
-    text = Field(str, "What happened.")
+    text = Field(str, "The event, in a sentence.")
 
 
 class Operation(Object):
@@ -36,7 +36,7 @@ class Operation(Object):
     asked_by = Field(
         fields.TEXT, "The user or the instance that asked for it, ``recovery`` or ``cleaning``."
     )
-    history = Field([OperationEvent], "What has happened.")
+    history = Field([OperationEvent], "The events so far.")
     links = Field([fields.Link], "Links to the operation itself.")
     created_at = Field(fields.TIME, "When it was asked for, in UTC.")
     ended_at = Field(fields.TIME_OR_NULL, "When it succeeded or failed, in UTC, or null.")

@@ -17,7 +17,7 @@ class GivenUpRequest(Object):
 
     uuid = Field(fields.UUID, "The UUID of the accelerator request.")
     state = Field(fields.one_of(sorted(arq_states.SHOWN)), "The state it was in.")
-    project_id = Field(fields.TEXT_OR_NULL, "Whose it was.")
+    project_id = Field(fields.TEXT_OR_NULL, "The project that it belonged to.")
     instance_uuid = Field(fields.UUID_OR_NULL, "The instance that had it, or null.")
     hostname = Field(fields.TEXT_OR_NULL, "The host it was bound to, or null.")
     device_rp_uuid = Field(fields.UUID_OR_NULL, "The resource provider it was bound to, or null.")
@@ -32,13 +32,13 @@ class GivenUp(Object):
     arqs = Field([GivenUpRequest], "The accelerator requests.")
     devices = Field([fields.UUID], "The UUIDs of the devices.")
     resource_providers = Field([fields.UUID], "The UUIDs of the resource providers.")
-    not_excluded = Field([str], "What the host may still do that was asked before.")
+    not_excluded = Field([str], "Steps asked before that the host may still do.")
 
 
 class Removal(Object):
     """The answer of a removal."""
 
-    given_up = Field(GivenUp, "What was given up.")
+    given_up = Field(GivenUp, "All that was given up.")
 
 
 def answer(given_up: giving_up.GivenUp) -> dict[str, Any]:

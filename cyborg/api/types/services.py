@@ -21,7 +21,7 @@ class Service(Object):
     state = Field(_STATE, "Whether it gives signs of life.")
     last_seen = Field(fields.TIME, "When it last gave a sign of life, in UTC.")
     driver_errors = Field(
-        {str: str}, "What went wrong in the last report, by driver; and what was refused."
+        {str: str}, "Errors of the last report, by driver; and messages that were refused."
     )
     devices = Field(fields.COUNT_OR_NULL, "How many devices its host has; null for a conductor.")
     not_offered = Field(

@@ -24,7 +24,7 @@ class Usages(Object):
     usages = Field([Usage], "By project and resource class.")
     known_since = Field(
         fields.TIME_OR_NULL,
-        "What ended before does not count, as it is forgotten; null if nothing is.",
+        "Uses that ended before are forgotten and do not count; null if none is.",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy rules of the history. Who is no administrator sees the entries of the own project."""
+"""Policy rules of the history. Others than administrators see their own project."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policy rules of usages. Who is no administrator sees those of the own project."""
+"""Policy rules of usages. Others than administrators see their own project."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_a_directory_in_use_is_refused(serving: Site) -> None:
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ("[api]\nhost_ip = 0.0.0.0\n", "whoever reaches 0.0.0.0 would be an administrator"),
+        ("[api]\nhost_ip = 0.0.0.0\n", "everybody who reaches 0.0.0.0 would be an administrator"),
         ("[conductor]\npoll_interval = often\n", "poll_interval"),
         ("no group\n", "cyborg.conf"),
     ],
