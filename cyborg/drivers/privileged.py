@@ -211,25 +211,31 @@ def set_idxd_queues(address: str, count: int, mode: str) -> None:
         kind, state, clients = (_text(each / name) for name in ("type", "state", "clients"))
         if state == "enabled" and (kind != "user" or clients != "0"):
             raise OSError(errno.EAGAIN, f"queue {each.name} of {address} is in use by the host")
-    size = int(_text(device / "max_work_queues_size")) // count
-    groups = min(count, int(_text(device / "max_groups")))
     if _text(device / "state") == "enabled":
         _write(_IDXD_DRIVERS / "idxd/unbind", device.name)
+    _configure_queues(device, queues, count, _checked(_NAME, mode))
+    for driver, each in (("idxd", device), *(("user", each) for each in queues[:count])):
+        _write(_IDXD_DRIVERS / driver / "bind", each.name)
+
+
+def _configure_queues(
+    device: pathlib.Path, queues: Sequence[pathlib.Path], count: int, mode: str
+) -> None:
+    size = int(_text(device / "max_work_queues_size")) // count
+    groups = min(count, int(_text(device / "max_groups")))
     for number, each in enumerate(sorted(device.glob("engine*.*"))):
         _write(each / "group_id", str(number % groups))
     for each in queues:
         _write(each / "size", "0")
         _write(each / "group_id", "-1")
     for number, each in enumerate(queues[:count]):
-        values = {"group_id": number % groups, "mode": _checked(_NAME, mode)}
-        values |= {"size": size, "priority": 10}
+        values = {"group_id": number % groups, "mode": mode, "size": size, "priority": 10}
         values |= {"threshold": size} if mode == "shared" else {}
-        values |= {"type": "user", "name": "cyborg", "driver_name": "user"}
+        values |= {"type": "user", "name": "cyborg"}
+        # Kernels before 6.7 have no such file.
+        values |= {"driver_name": "user"} if (each / "driver_name").exists() else {}
         for name, value in values.items():
             _write(each / name, str(value))
-    _write(_IDXD_DRIVERS / "idxd/bind", device.name)
-    for each in queues[:count]:
-        _write(_IDXD_DRIVERS / "user/bind", each.name)
 
 
 def _write_one_of(path: pathlib.Path, texts: Sequence[str]) -> None:

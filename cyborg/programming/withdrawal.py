@@ -99,7 +99,7 @@ def refuse_consumers(
     """
     if known.operation.asked_by == operations.RECOVERY:
         return
-    holds = {who: each for each in known.providers for who in api.allocations(each)}
+    holds = _holders(api, known)
     consumers, left = set(holds), set[str]()
     with db.reader() as session:
         operation = operations.active_on(session, item.key)
@@ -115,6 +115,11 @@ def refuse_consumers(
     if known.operation.asked_by == operations.CLEANING or consumers <= left:
         raise work.NotYet(who)
     raise CannotProgram(operations.CONFLICT, who)
+
+
+def _holders(api: client.Client, known: OperationFacts) -> dict[str, str]:
+    """The consumers with allocations, each with a provider of which it has some."""
+    return {who: each for each in known.providers for who in api.allocations(each)}
 
 
 def refuse_held(conf: cfg.ConfigOpts, deployable_uuid: str, what: program.Program) -> None:

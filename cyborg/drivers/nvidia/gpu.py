@@ -150,9 +150,9 @@ class NvidiaGpuDriver(pci.PciDriver):
         parts = self._parts(function, functions, host, mine) if self._enabled_types else None
         if parts is not None:
             return parts
-        card = self._with_slices(function, functions, host.name)
-        if card is not None or not self._layouts:
-            return [card] if card is not None else None
+        parts = self._with_slices(function, functions, host.name)
+        if parts is not None or not self._layouts:
+            return parts
         if not self._can_have_layouts(function, functions):
             unknown = self._layouts.why_unknown(function, functions)
             if unknown is not None:
@@ -172,7 +172,7 @@ class NvidiaGpuDriver(pci.PciDriver):
 
     def _with_slices(
         self, card: pci.Function, functions: pci.Snapshot, host: str
-    ) -> base.Device | None:
+    ) -> Sequence[base.Device] | None:
         """A card with its MIG instances for containers; None if it has none, and no layouts."""
         profiles, layouts = self._slices.of(card), self._slices.layouts(card, functions)
         if not profiles and not layouts:
@@ -212,7 +212,7 @@ class NvidiaGpuDriver(pci.PciDriver):
                 function=None,
             )
             parts.append(part)
-        return replace(device, deployables=(whole, *parts))
+        return [replace(device, deployables=(whole, *parts))]
 
     def _can_have_layouts(self, card: pci.Function, functions: pci.Snapshot) -> bool:
         if not self._layouts or card.has_guest_driver:

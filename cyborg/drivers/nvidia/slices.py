@@ -11,7 +11,7 @@ import pathlib
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from oslo_config import cfg
 
@@ -174,16 +174,18 @@ def _has_room(layout: str, memory_mib: int | None) -> bool:
     media = sum(name.endswith("+me") for *_, name in parts)
     for slices, size, _name in sorted(parts, key=lambda part: (-part[1], -part[0])):
         need = round(size / unit)
-        places = (
-            set(range(start, start + need))
-            for start in range(_MEMORY - need, -1, -1)
-            if need in _LEAST.values() and start % need == 0 and start + slices <= _COMPUTE
-        )
-        place = next((each for each in places if each <= free), None)
+        place = next((each for each in _places(slices, need) if each <= free), None)
         if place is None or abs(size / unit - need) > _ROUNDED * need:
             return False
         free -= place
     return media <= 1
+
+
+def _places(slices: int, need: int) -> Iterator[set[int]]:
+    """The slices of memory that an instance of so many slices may have, the last ones first."""
+    for start in range(_MEMORY - need, -1, -1):
+        if need in _LEAST.values() and start % need == 0 and start + slices <= _COMPUTE:
+            yield set(range(start, start + need))
 
 
 def _folder(address: str) -> str:
