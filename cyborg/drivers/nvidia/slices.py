@@ -7,7 +7,6 @@ have. It is asked beside the passes, when others are there than before, and what
 
 from __future__ import annotations
 
-import pathlib
 import re
 import threading
 from collections import Counter
@@ -67,7 +66,7 @@ class Slices:
 
     def layouts(self, card: pci.Function, functions: pci.Snapshot) -> dict[str, int]:
         """The layouts that a card can have, with how many slices it has itself: none."""
-        if card.driver != "nvidia" or card.vfs or not pathlib.Path(_folder(card.address)).is_dir():
+        if card.driver != "nvidia" or card.vfs or not _folder(card.address):
             return {}
         memory = vgpu.memory_mib(card, functions)
         return dict.fromkeys((name for name in self._names if _has_room(name, memory)), 0)
@@ -189,9 +188,9 @@ def _places(slices: int, need: int) -> Iterator[set[int]]:
 
 
 def _folder(address: str) -> str:
-    """Where the kernel's driver shows the instances of a card."""
-    minor = containers.information(address).get("Device Minor", "")
-    return f"{vgpu.PROC}/capabilities/gpu{minor}/mig"
+    """Where the kernel's driver shows the instances of a card; empty if it can have none."""
+    root, minor = f"{vgpu.PROC}/capabilities", containers.information(address).get("Device Minor")
+    return f"{root}/gpu{minor}/mig" if f"gpu{minor}" in sysfs.names(root) else ""
 
 
 def _present(address: str) -> list[tuple[str, str]]:
@@ -199,7 +198,7 @@ def _present(address: str) -> list[tuple[str, str]]:
     place = _folder(address)
     found = [
         (int(gpu[2:]), int(own[2:]))
-        for gpu in filter(_INSTANCE.fullmatch, sysfs.names(place))
+        for gpu in filter(_INSTANCE.fullmatch, sysfs.names(place) if place else ())
         for own in filter(_INSTANCE.fullmatch, sysfs.names(f"{place}/{gpu}"))
     ]
     return [(str(gpu), str(own)) for gpu, own in sorted(found)]

@@ -33,6 +33,9 @@ OF_GPUS = faults.Source(frozenset({"amd_gpu_driver", "nvidia_gpu_driver"}))
 #: Everything that a pass reads and that is of no single function.
 SOURCES = {
     "/kmsg": OF_GPUS,
+    "/proc/driver/nvidia/capabilities": faults.Source(
+        frozenset({"nvidia_gpu_driver"}), removals=ABSENT
+    ),
     "/proc/net/if_inet6": OF_CARRIERS._replace(removals=ABSENT | {"empty"}),
     "/proc/net/route": OF_CARRIERS,
     "/proc/self/mountinfo": OF_CARRIERS,
@@ -45,6 +48,9 @@ SOURCES = {
     },
     "/sys/bus/pci/devices": faults.Source(frozenset(DRIVERS)),
     "/sys/class/accel": faults.Source(frozenset({"accel_driver"}), removals=ABSENT),
+    "/sys/devices/virtual/kfd/kfd/topology/nodes": faults.Source(
+        frozenset({"amd_gpu_driver"}), removals=ABSENT
+    ),
     "/sys/class/block": OF_CARRIERS,
     "/sys/class/drm": faults.Source(frozenset({"accel_driver"}), removals=ABSENT),
     "/sys/class/mdev_bus": faults.Source(frozenset({"mdev_driver"}), removals=ABSENT),
@@ -227,6 +233,7 @@ WHOLE = {
         *({"card": "nvme-pm1733", "name": name} for name in ("swap", "spare", "data")),
         "nvme-inspur",
         *(H100, "t4", "mi300x", ANY_CLASS, "nvswitch", ENDPOINT, "u250", FLEX),
+        {"card": "t4", "name": "whole"},
     ],
     "mounts": {"/": "nvme0n1p2", "/srv": "dm-1"},
     "swaps": ["nvme1n1"],
@@ -253,7 +260,7 @@ def test_a_source_of_the_whole_host_frees_nothing_and_fails_no_other_driver(simu
 
     # Of the disks and networks all but one are in use; pci_driver has one of its own in a volume.
     counts = {name: len(devices) for name, devices in sound.devices.items()}
-    assert counts == {**dict.fromkeys(DRIVERS, 1), "nvidia_gpu_driver": 2, "pci_driver": 2}
+    assert counts == {**dict.fromkeys(DRIVERS, 1), "nvidia_gpu_driver": 3, "pci_driver": 2}
 
     assert result.harm == []
     assert result.shared == SOURCES.keys()
