@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -28,7 +28,6 @@ _TABLE: Mapping[str, Any] = json.loads(
     resources.files("cyborg.osc").joinpath("lists.json").read_text()
 )
 LISTS: Mapping[str, Any] = _TABLE["lists"]
-REPLACED: Mapping[str, Sequence[str]] = _TABLE["replaced"]
 _OLDEST, NEWEST = _TABLE["oldest"], _TABLE["newest"]
 #: Seconds for which a service may be silent.
 _PATIENCE = 60
@@ -131,14 +130,14 @@ def page_size(request: HttpRequest) -> int:
     return int(dashboard_settings.get_page_size(request))
 
 
-def keystone(request: HttpRequest, path: str) -> Any:
-    """What Keystone answers, below ``/v3``.
+def look_up(request: HttpRequest, service_type: str, path: str, **headers: str) -> Any:
+    """What Keystone or Placement answers.
 
     :raises Refused: it does not answer, or not that
     """
     with _sentences():
-        root = base.url_for(request, "identity").rstrip("/").removesuffix("/v3")
-        return _session(request, "identity").get(f"{root}/v3{path}").json()
+        root = base.url_for(request, service_type).rstrip("/").removesuffix("/v3")
+        return _session(request, service_type).get(f"{root}{path}", headers=headers).json()
 
 
 def may(request: HttpRequest, rule: str) -> bool:

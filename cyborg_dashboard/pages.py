@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from django import urls
+from django import shortcuts, urls
 from django.http import HttpRequest, HttpResponse
 from horizon import exceptions, forms, messages, tables
 
@@ -110,33 +110,28 @@ class PageView(_Asking, tables.MultiTableView):
 class Form(forms.SelfHandlingForm):
     """A form that sends a request to the API."""
 
+    #: The page to lead to afterwards, if it is not the view's.
+    leads_to: str | None = None
+
     def send(self, cyborg: api.Cyborg, data: dict[str, Any]) -> str:
         """Do what the form is for; return what has been done, as a sentence."""
         raise NotImplementedError
 
-    def handle(self, request: HttpRequest, data: dict[str, Any]) -> bool:
+    def handle(self, request: HttpRequest, data: dict[str, Any]) -> Any:
         """Do it, and say what came of it; False shows the form again."""
         try:
             messages.success(request, self.send(api.cyborg(request), data))
         except api.Refused as exc:
             messages.error(request, str(exc))
             return False
-        return True
+        return shortcuts.redirect(self.leads_to) if self.leads_to else True
 
 
 class FormView(_Asking, forms.ModalFormView):
     """A form on a page of its own, or in a dialog."""
 
     template_name = "cyborg_dashboard/form.html"
-    help_text = ""
-
-    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        """What the template shows."""
-        return super().get_context_data(**kwargs) | {
-            "submit_url": self.request.get_full_path(),
-            "modal_header": self.page_title,
-            "help_text": self.help_text,
-        }
+    help_text = preview_label = ""
 
     def get_cancel_url(self) -> str:
         """Where one is led who does not want it."""

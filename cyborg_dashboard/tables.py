@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
+from django import http, urls
 from horizon import tables
 
 from cyborg.common import readable
@@ -31,22 +32,51 @@ def text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def column(name: str, **options: Any) -> tables.Column:
-    """The column of a field."""
-    options.setdefault("verbose_name", words(name))
-    return tables.Column(name, filters=[text], truncate=_LONGEST, **options)
+def table(
+    name: str,
+    title: str,
+    *fields: str,
+    key: Sequence[str] = ("uuid",),
+    links: Mapping[str, Any] | None = None,
+    headings: Mapping[str, str] | None = None,
+    computed: Mapping[str, Callable[[Row], Any]] | None = None,
+    **options: Any,
+) -> type[tables.DataTable]:
+    """A kind of table: the fields of rows that it shows, and those that name a row in the API.
+
+    ``links`` and ``headings`` are of fields; ``computed`` are columns after those of fields.
+    """
+    meta = {
+        "name": name,
+        "verbose_name": title,
+        "hidden_title": False,
+        "pagination_param": f"{name}_after",
+        "prev_pagination_param": f"{name}_before",
+        **options,
+    }
+    columns = {
+        field: tables.Column(
+            field,
+            verbose_name=(headings or {}).get(field, words(field)),
+            link=(links or {}).get(field),
+            filters=[text],
+            truncate=_LONGEST,
+        )
+        for field in fields
+    }
+    for field, compute in (computed or {}).items():
+        columns[field] = tables.Column(compute, verbose_name=words(field))
+    return type(name, (_Table,), {**columns, "key": key, "Meta": type("Meta", (), meta)})
 
 
-class Table(tables.DataTable):
+class _Table(tables.DataTable):
     """A table of rows of the API, with the columns that its microversion has."""
+
+    key: ClassVar[Sequence[str]]
 
     def get_object_id(self, row: Row) -> str:
         """What names the row in the API."""
-        return str(row["uuid"])
-
-    def get_object_display(self, row: Row) -> str:
-        """What people call it."""
-        return readable.printable(row.get("name") or self.get_object_id(row))
+        return " ".join(str(row[name]) for name in self.key)
 
     @property
     def data(self) -> list[Row]:
@@ -60,6 +90,37 @@ class Table(tables.DataTable):
             is_field = not (shown.auto or callable(shown.transform))
             if is_field and not any(name in row for row in rows):
                 del self.columns[name]
+
+
+def link(
+    name: str,
+    label: str,
+    url: str,
+    rule: str,
+    fits: tuple[str, Any] | None = None,
+    *,
+    in_dialog: bool = True,
+) -> type[tables.LinkAction]:
+    """An action of a table, or of the rows of which a field has a value: a link to a page."""
+
+    class Link(tables.LinkAction):
+        verbose_name = label
+        classes = ("ajax-modal",) if in_dialog else ()
+        policy_rules = (("accelerator", rule),)
+
+        def get_link_url(self, datum: Row | None = None) -> str:
+            return urls.reverse(url, args=() if datum is None else (datum["uuid"],))
+
+        def allowed(self, _request: http.HttpRequest, datum: Row | None) -> bool:
+            return fits is None or datum is None or datum.get(fits[0]) == fits[1]
+
+    Link.name = name
+    return Link
+
+
+def host_url(row: Row) -> str:
+    """The page of the host of a row."""
+    return str(urls.reverse("horizon:admin:accelerator_devices:host", args=(row["hostname"],)))
 
 
 def filters(collection: str, *names: str) -> tuple[tuple[str, str, bool], ...]:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to devices and hosts, some of it with a reason: one form for all of it."""
+"""What is done to one member of a collection, some of it with a reason: one form for all of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from django import http, urls
@@ -11,111 +10,85 @@ from horizon import forms, tables
 
 from cyborg_dashboard import api, pages
 from cyborg_dashboard.api import Row
+from cyborg_dashboard.tables import link
 
 
 class Act(NamedTuple):
     """An action of the API on a member of a collection."""
 
-    label: str
     rule: str
     effect: str
-    #: Whether it can be done to the member as the API shows it.
-    fits: Callable[[Row], bool]
+    #: It can be done where this field of the member is that.
+    field: str
+    value: Any
     takes_reason: bool = False
 
 
+class Place(NamedTuple):
+    """Where the members of a collection are shown."""
+
+    panel: str
+    kind: str = "uuid"
+    #: The page of a member; None if it has none.
+    page: str | None = None
+
+
 _TOLERANT = "Only profiles with accel:tolerate_taint are given"
+_OFF = "It is offered to nobody any more. A guest that has it keeps it."
+_DRAINED = "Nothing new of the host is given out. Guests keep what they have."
+_REFUSED = "Nobody can ask for it any more. Requests that were made of it stay."
+_TAINT, _HOST_TAINT = "cyborg:device:taint", "cyborg:host:taint"
+_UPDATE = "cyborg:device_profile:update"
 #: By collection and name.
 _ACTS = {
     "devices": {
-        "disable": Act(
-            "Disable",
-            "cyborg:device:disable",
-            "It is offered to nobody any more. A guest that has it keeps it.",
-            lambda device: device.get("status") != "maintaining",
-            takes_reason=True,
-        ),
-        "enable": Act(
-            "Enable",
-            "cyborg:device:enable",
-            "It is offered again.",
-            lambda device: device.get("status") != "enabled",
-        ),
-        "taint": Act(
-            "Taint",
-            "cyborg:device:taint",
-            f"{_TOLERANT} it.",
-            lambda device: device.get("tainted") is False,
-            takes_reason=True,
-        ),
-        "untaint": Act(
-            "Untaint",
-            "cyborg:device:taint",
-            "Every profile can be given it again.",
-            lambda device: device.get("tainted") is True,
-        ),
+        "disable": Act("cyborg:device:disable", _OFF, "status", "enabled", takes_reason=True),
+        "enable": Act("cyborg:device:enable", "It is offered again.", "status", "maintaining"),
+        "taint": Act(_TAINT, f"{_TOLERANT} it.", "tainted", value=False, takes_reason=True),
+        "untaint": Act(_TAINT, "Every profile can be given it again.", "tainted", value=True),
     },
     "hosts": {
-        "drain": Act(
-            "Drain",
-            "cyborg:host:drain",
-            "Nothing new of the host is given out. Guests keep what they have.",
-            lambda host: not host["drained"],
-            takes_reason=True,
-        ),
-        "undrain": Act(
-            "Undrain",
-            "cyborg:host:undrain",
-            "The accelerators of the host are given out again.",
-            lambda host: bool(host["drained"]),
-        ),
-        "taint": Act(
-            "Taint",
-            "cyborg:host:taint",
-            f"{_TOLERANT} the accelerators of the host.",
-            lambda host: not host["tainted"],
-            takes_reason=True,
-        ),
-        "untaint": Act(
-            "Untaint",
-            "cyborg:host:taint",
-            "Every profile can be given the accelerators of the host again.",
-            lambda host: bool(host["tainted"]),
-        ),
+        "drain": Act("cyborg:host:drain", _DRAINED, "drained", value=False, takes_reason=True),
+        "undrain": Act("cyborg:host:undrain", "It is given out again.", "drained", value=True),
+        "taint": Act(_HOST_TAINT, f"{_TOLERANT} of it.", "tainted", value=False, takes_reason=True),
+        "untaint": Act(_HOST_TAINT, "Every profile can be given of it.", "tainted", value=True),
     },
+    "device_profiles": {
+        "disable": Act(_UPDATE, _REFUSED, "enabled", value=True),
+        "enable": Act(_UPDATE, "It can be asked for again.", "enabled", value=False),
+        "delete": Act("cyborg:device_profile:delete", "A flavor that names it fails.", "", None),
+    },
+    "function_pools": {
+        "delete": Act("cyborg:function_pool:delete", "What is programmed stays so.", "", None),
+    },
+}
+_PLACES = {
+    "devices": Place("accelerator_devices", page="detail"),
+    "hosts": Place("accelerator_devices", kind="path", page="host"),
+    "device_profiles": Place("accelerator_profiles"),
+    "function_pools": Place("accelerator_pools"),
 }
 
 
-def link(collection: str, name: str) -> type[tables.LinkAction]:
-    """The action of a row."""
-    act = _ACTS[collection][name]
-
-    class Link(tables.LinkAction):
-        verbose_name = act.label
-        classes = ("ajax-modal",)
-        policy_rules = (("accelerator", act.rule),)
-
-        def get_link_url(self, datum: Row) -> str:
-            return _url(collection, name, datum["uuid"])
-
-        def allowed(self, _request: http.HttpRequest, datum: Row) -> bool:
-            return act.fits(datum)
-
-    Link.name = name
-    return Link
+def row_actions(collection: str) -> tuple[type[tables.LinkAction], ...]:
+    """The actions of the rows of a table."""
+    return tuple(
+        link(name, name.capitalize(), _address(collection, name), act.rule, (act.field, act.value))
+        for name, act in _ACTS[collection].items()
+    )
 
 
 def links(request: http.HttpRequest, collection: str, key: str, row: Row) -> list[tuple[str, str]]:
     """What may be done to what a page is about: labels and addresses."""
     return [
-        (act.label, _url(collection, name, key))
+        (name.capitalize(), urls.reverse(_address(collection, name), args=(key,)))
         for name, act in _ACTS[collection].items()
-        if act.fits(row) and api.may(request, act.rule)
+        if row.get(act.field) == act.value and api.may(request, act.rule)
     ]
 
 
-def _url(collection: str, name: str, key: str) -> str:
-    return urls.reverse(f"horizon:admin:accelerator_devices:act_{collection}", args=(name, key))
+def _address(collection: str, name: str) -> str:
+    return f"horizon:admin:{_PLACES[collection].panel}:{collection}_{name}"
 
 
 class ActForm(pages.Form):
@@ -127,16 +100,20 @@ class ActForm(pages.Form):
 
     def __init__(self, request: http.HttpRequest, *args: Any, **kwargs: Any) -> None:
         super().__init__(request, *args, **kwargs)
-        self._collection, self._name = self.initial["collection"], self.initial["name"]
-        if not (_ACTS[self._collection][self._name].takes_reason and api.is_newest(request)):
+        act = _ACTS[self.initial["collection"]][self.initial["name"]]
+        if not (act.takes_reason and api.is_newest(request)):
             del self.fields["reason"]
 
     def send(self, cyborg: api.Cyborg, data: dict[str, Any]) -> str:
         """Do it."""
-        key = str(self.initial["key"])
-        body = {"reason": data["reason"]} if data.get("reason") else None
-        cyborg.call("POST", f"/{self._collection}/{api.quoted(key)}/{self._name}", body=body)
-        return f"{_ACTS[self._collection][self._name].label}: {key}"
+        key, name = str(self.initial["key"]), self.initial["name"]
+        path = f"/{self.initial['collection']}/{api.quoted(key)}"
+        if name == "delete":
+            cyborg.call("DELETE", path)
+        else:
+            body = {"reason": data["reason"]} if data.get("reason") else None
+            cyborg.call("POST", f"{path}/{name}", body=body)
+        return f"{name.capitalize()}: {key}"
 
 
 class ActView(pages.FormView):
@@ -144,27 +121,28 @@ class ActView(pages.FormView):
 
     form_class = ActForm
 
-    def dispatch(self, request: http.HttpRequest, **given: Any) -> http.HttpResponse:
-        """Answer, if there is such an act."""
-        act = _ACTS.get(given["collection"], {}).get(given["name"])
-        if act is None:
-            raise http.Http404
-        self.page_title = self.submit_label = act.label
-        self.help_text = f"{given['key']}: {act.effect}"
-        return super().dispatch(request, **given)
+    def setup(self, request: http.HttpRequest, **given: Any) -> None:
+        """Say what it is about."""
+        super().setup(request, **given)
+        self.page_title = self.submit_label = given["name"].capitalize()
+        self.help_text = f"{given['key']}: {_ACTS[given['collection']][given['name']].effect}"
 
     def get_success_url(self) -> str:
         """The page of what it was done to."""
-        kind = "detail" if self.kwargs["collection"] == "devices" else "host"
-        return urls.reverse(f"horizon:admin:accelerator_devices:{kind}", args=(self.kwargs["key"],))
+        place = _PLACES[self.kwargs["collection"]]
+        args = (self.kwargs["key"],) if place.page else ()
+        return urls.reverse(f"horizon:admin:{place.panel}:{place.page or 'index'}", args=args)
 
 
-urlpatterns = [
-    urls.path(
-        f"act/{collection}/<slug:name>/<{key}:key>/",
-        ActView.as_view(),
-        {"collection": collection},
-        name=f"act_{collection}",
-    )
-    for collection, key in (("devices", "uuid"), ("hosts", "path"))
-]
+def urlpatterns(*collections: str) -> list[urls.URLPattern]:
+    """The forms of all that is done to members of these collections."""
+    return [
+        urls.path(
+            f"act/{collection}/{name}/<{_PLACES[collection].kind}:key>/",
+            ActView.as_view(),
+            {"collection": collection, "name": name},
+            name=f"{collection}_{name}",
+        )
+        for collection in collections
+        for name in _ACTS[collection]
+    ]

@@ -10,64 +10,23 @@ from horizon import messages
 
 from cyborg_dashboard import api, pages
 from cyborg_dashboard.api import Row
-from cyborg_dashboard.tables import Table, column
+from cyborg_dashboard.tables import host_url, table
 
-
-class _Classes(Table):
-    resource_class = column("resource_class")
-    total = column("total")
-    used = column("used")
-    free = column("free")
-    preparing = column("preparing", verbose_name="Being cleaned or programmed")
-    out_of_service = column("out_of_service")
-
-    def get_object_id(self, row: Row) -> str:
-        """Its resource class."""
-        return str(row["resource_class"])
-
-
-class Totals(_Classes):
-    """The accelerators of each resource class on all hosts."""
-
-    class Meta:
-        """Options."""
-
-        name = "totals"
-        verbose_name = "All hosts"
-        hidden_title = False
-
-
-class Hosts(_Classes):
-    """The accelerators of each resource class on each host."""
-
-    hostname = column(
-        "hostname",
-        link=lambda row: urls.reverse(
-            "horizon:admin:accelerator_devices:host", args=(row["hostname"],)
-        ),
-    )
-
-    class Meta:
-        """Options."""
-
-        name = "hosts"
-        verbose_name = "Hosts"
-        hidden_title = False
-        columns = (
-            *("hostname", "resource_class", "total", "used", "free"),
-            *("preparing", "out_of_service"),
-        )
-
-    def get_object_id(self, row: Row) -> str:
-        """Its host and resource class, which the API takes as the marker of a page."""
-        return f"{row['hostname']} {row['resource_class']}"
+_NUMBERS = ("resource_class", "total", "used", "free", "preparing", "out_of_service")
+_HEADINGS = {"preparing": "Being cleaned or programmed"}
+_TOTALS = table("totals", "All hosts", *_NUMBERS, key=_NUMBERS[:1], headings=_HEADINGS)
+# The API takes what names a row as the marker of a page, too.
+_HOSTS = table(
+    *("hosts", "Hosts", "hostname", *_NUMBERS),
+    key=("hostname", "resource_class"), links={"hostname": host_url}, headings=_HEADINGS,
+)
 
 
 class OverviewView(pages.PageView):
     """Both."""
 
     page_title = "Accelerators"
-    table_classes = (Totals, Hosts)
+    table_classes = (_TOTALS, _HOSTS)
 
     def thing(self, cyborg: api.Cyborg) -> Row:
         """The summary."""
@@ -78,7 +37,7 @@ class OverviewView(pages.PageView):
                 "The panel Devices shows what there is.",
             )
             return {"summary": [], "totals": []}
-        marker = self.request.GET.get("marker")
+        marker = self.request.GET.get("hosts_after")
         limit = api.page_size(self.request)
         found: Row = cyborg.call("GET", "/summary", query={"marker": marker, "limit": limit})
         return found

@@ -4,4 +4,4 @@
 PANEL = "accelerators"
 PANEL_GROUP = "accelerators"
 PANEL_DASHBOARD = "admin"
-ADD_PANEL = "cyborg_dashboard.admin.panels.Overview"
+ADD_PANEL = "cyborg_dashboard.panels.Overview"

@@ -4,4 +4,4 @@
 PANEL = "accelerator_devices"
 PANEL_GROUP = "accelerators"
 PANEL_DASHBOARD = "admin"
-ADD_PANEL = "cyborg_dashboard.admin.panels.Devices"
+ADD_PANEL = "cyborg_dashboard.panels.Devices"

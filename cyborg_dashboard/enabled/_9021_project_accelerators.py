@@ -4,4 +4,4 @@
 PANEL = "accelerators"
 PANEL_GROUP = "accelerators"
 PANEL_DASHBOARD = "project"
-ADD_PANEL = "cyborg_dashboard.project.panels.OwnAccelerators"
+ADD_PANEL = "cyborg_dashboard.panels.OwnAccelerators"

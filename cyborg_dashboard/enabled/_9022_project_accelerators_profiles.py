@@ -4,4 +4,4 @@
 PANEL = "accelerator_profiles"
 PANEL_GROUP = "accelerators"
 PANEL_DASHBOARD = "project"
-ADD_PANEL = "cyborg_dashboard.project.panels.OfferedProfiles"
+ADD_PANEL = "cyborg_dashboard.panels.OfferedProfiles"

@@ -10,77 +10,31 @@ from horizon import messages
 
 from cyborg_dashboard import api, pages
 from cyborg_dashboard.api import Row
-from cyborg_dashboard.tables import Table, column
+from cyborg_dashboard.tables import table
 
 #: How Keystone's limits of resource classes are named, and that of all requests.
-_CLASS, _REQUESTS = "class:", "accelerator_requests"
+_CLASS, _ALL = "class:", "accelerator_requests"
 
 
-class Usage(Table):
-    """The accelerators of each resource class, with the limit."""
-
-    resource_class = column("resource_class")
-    in_use = column("in_use")
-    limit = column("limit", empty_value="no limit")
-    hours = column("hours", verbose_name="Hours used so far")
-
-    class Meta:
-        """Options."""
-
-        name = "usage"
-        verbose_name = "Usage"
-        hidden_title = False
-
-    def get_object_id(self, row: Row) -> str:
-        """The resource class."""
-        return str(row["resource_class"])
-
-
-class Requests(Table):
-    """Accelerator requests, most of them of servers."""
-
-    uuid = column("uuid")
-    state = column("state")
-    state_reason = column("state_reason")
-    device_profile_name = column("device_profile_name")
-    attach_handle_info = column("attach_handle_info")
-    health = column("health")
-    instance_uuid = column("instance_uuid")
-
-    class Meta:
-        """Options."""
-
-        name = "requests"
-        verbose_name = "Accelerator requests"
-        hidden_title = False
-        pagination_param, prev_pagination_param = "request", "before_request"
-
-
-class Allocations(Table):
-    """What consumers have that are no servers."""
-
-    name = column("name")
-    type = column("type")
-    state = column("state")
-    state_reason = column("state_reason")
-    hosts = column("hosts")
-    lease_ends_at = column("lease_ends_at")
-    uuid = column("uuid")
-
-    class Meta:
-        """Options."""
-
-        name = "allocations"
-        verbose_name = "Allocations"
-        hidden_title = False
-        pagination_param, prev_pagination_param = "allocation", "before_allocation"
+_USAGE = table(
+    *("usage", "Usage", "resource_class", "in_use", "limit", "hours"),
+    key=("resource_class",), headings={"hours": "Hours used so far"},
+)
+_REQUESTS = table(
+    *("requests", "Accelerator requests", "uuid", "state", "state_reason", "device_profile_name"),
+    *("attach_handle_info", "health", "instance_uuid"),
+)
+_ALLOCATIONS = table(
+    *("allocations", "Allocations", "name", "type", "state", "state_reason", "hosts"),
+    *("lease_ends_at", "uuid"),
+)
 
 
 class OwnView(pages.PageView):
     """All of it."""
 
     page_title = "Accelerators of the Project"
-    table_classes = (Usage, Requests, Allocations)
+    table_classes = (_USAGE, _REQUESTS, _ALLOCATIONS)
 
     def thing(self, _cyborg: api.Cyborg) -> Row:
         """The limits of the project by name, as Keystone has them."""
@@ -88,14 +42,14 @@ class OwnView(pages.PageView):
         uuid = next(each["id"] for each in services if each["type"] == "accelerator")
         limits: Row = {}
         for kind, key in (("registered_limits", "default_limit"), ("limits", "resource_limit")):
-            for row in api.keystone(self.request, f"/{kind}?service_id={uuid}")[kind]:
+            for row in api.look_up(self.request, "identity", f"/v3/{kind}?service_id={uuid}")[kind]:
                 if row["region_id"] in (None, region):
                     limits[row["resource_name"]] = row[key]
         return limits
 
     def facts(self) -> dict[str, Any]:
         """The limit that is no resource class's."""
-        return {"requests_at_most": self.shown.get(_REQUESTS)}
+        return {"requests_at_most": self.shown.get(_ALL)}
 
     def get_usage_data(self) -> list[Row]:
         """The resource classes that are used or limited."""
@@ -119,7 +73,7 @@ class OwnView(pages.PageView):
 
     def get_requests_data(self) -> list[Row]:
         """A page of requests; up to 2.3 administrators are shown those of all projects."""
-        rows = self.rows(Requests, "accelerator_requests", {})
+        rows = self.rows(_REQUESTS, "accelerator_requests", {})
         return [row for row in rows if row["project_id"] == self.request.user.project_id]
 
     def get_allocations_data(self) -> list[Row]:
@@ -127,7 +81,7 @@ class OwnView(pages.PageView):
         if not api.is_newest(self.request):
             return []
         query = {"project_id": self.request.user.project_id}
-        rows = self.rows(Allocations, "allocations", query)
+        rows = self.rows(_ALLOCATIONS, "allocations", query)
         return [row | {key: row["consumer"][key] for key in ("name", "type")} for row in rows]
 
 

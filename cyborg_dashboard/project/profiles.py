@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from django import urls
 from django.utils import html, safestring
-from horizon import tables
 
 from cyborg_dashboard import pages
 from cyborg_dashboard.api import Row
-from cyborg_dashboard.tables import Table, column
+from cyborg_dashboard.tables import table
 
 
 def _flavor_property(row: Row) -> safestring.SafeString:
@@ -19,27 +18,18 @@ def _flavor_property(row: Row) -> safestring.SafeString:
     )
 
 
-class OfferedProfiles(Table):
-    """The profiles that the project may use."""
-
-    name = column("name")
-    description = column("description")
-    groups = column("groups")
-    fits = column("fits", verbose_name="The cloud has such devices")
-    flavor_property = tables.Column(_flavor_property, verbose_name="Flavor property")
-
-    class Meta:
-        """Options."""
-
-        name = "profiles"
-        verbose_name = "Device Profiles"
+_PROFILES = table(
+    *("profiles", "Device Profiles", "name", "description", "groups", "fits"),
+    headings={"fits": "The cloud has such devices"},
+    computed={"flavor_property": _flavor_property},
+)
 
 
 class OfferedProfilesView(pages.ListView):
     """The list."""
 
     page_title = "Device Profiles"
-    table_class = OfferedProfiles
+    table_class = _PROFILES
     collection = "device_profiles"
 
 

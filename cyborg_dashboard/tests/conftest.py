@@ -66,7 +66,8 @@ class Dashboard:
 
     catalogue: dict[str, str]
     browser: client.Client = field(default_factory=client.Client)
-    token: str = "admin-token"
+    #: As Placement without Keystone takes it, too.
+    token: str = "admin"
     roles: tuple[str, ...] = ("admin", "manager", "member", "reader")
 
     def sign_in(self, token: str, *roles: str) -> None:
@@ -131,6 +132,11 @@ def table(page: str, name: str) -> list[list[str]]:
     return [[_words(cell) for cell in row.xpath("./td")] for row in rows]
 
 
+def choices(page: str, name: str) -> list[str]:
+    """What a field of a form offers."""
+    return list(lxml.html.fromstring(page).xpath(f"//select[@name='{name}']/option/@value"))
+
+
 def headings(page: str, name: str) -> list[str]:
     """The headings of the columns of a table."""
     found = _table(page, name).xpath(".//thead//th[contains(@class, 'normal_column')]")
@@ -150,7 +156,8 @@ def dashboard(
     site: service.Site, identity: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Dashboard]:
     """Horizon in front of the API of the site."""
-    one = Dashboard({"accelerator": site.endpoint, "identity": identity.url})
+    catalogue = {"identity": identity.url, "placement": site.placement.url}
+    one = Dashboard({"accelerator": site.endpoint, **catalogue})
     monkeypatch.setattr(utils, "get_user", one.user)
     # The navigation of every page has panels that would ask other services.
     for panel in settings.TEST_GLOBAL_MOCKS_ON_PANELS.values():

@@ -22,5 +22,8 @@ POLICY_CHECK_FUNCTION = "openstack_auth.policy.check"
 POLICY_FILES = {}
 DEFAULT_POLICY_FILES = {}
 ALLOWED_HOSTS = ["*"]
+# Pages are looked at without their style.
+COMPRESS_ENABLED = False
+COMPRESS_PRECOMPILERS = ()
 # Horizon's tests talk to nobody, and give up after a second.
 socket.setdefaulttimeout(None)

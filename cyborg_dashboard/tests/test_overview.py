@@ -24,6 +24,6 @@ def test_many_hosts_have_pages(site: Site, dashboard: Dashboard) -> None:
     page = dashboard.get(OVERVIEW)
     assert [row[0] for row in table(page, "hosts")] == ["h0.example", "h1.example"]
     assert table(page, "totals")[0][1] == "12"
-    assert "?marker=h1.example+FPGA" in page
-    page = dashboard.get(OVERVIEW, marker="h1.example FPGA")
+    assert "?hosts_after=h1.example+FPGA" in page
+    page = dashboard.get(OVERVIEW, hosts_after="h1.example FPGA")
     assert [row[0] for row in table(page, "hosts")] == ["h2.example"]

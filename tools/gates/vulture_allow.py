@@ -17,12 +17,12 @@ make_client, build_option_parser, check_api_version
 AcceleratorWeigher, AcceleratorFilter, filter_all  # nova-scheduler
 weight_multiplier, weigh_objects, _weigh_object
 channel_class, expect_continue, task_class, handle_read, next_channel_cleanup  # waitress
-CyborgDashboard, Overview, permissions, Meta, verbose_name  # Django, Horizon
-filter_type, filter_choices, hidden_title, table_actions, row_actions, table_classes
-template_name, form_class, submit_label, get_data, get_object_display, get_link_url, get_cancel_url
-has_more_data, has_prev_data, get_totals_data, get_hosts_data, get_deployables_data
-get_handles_data, get_history_data, get_users_data, get_operations_data, get_usage_data
-get_requests_data, get_allocations_data, OwnAccelerators, flavor_property
+CyborgDashboard, Profiles, Pools, OfferedProfiles, OwnAccelerators, Overview  # Django, Horizon
+verbose_name, filter_type, filter_choices, table_classes, template_name, form_class, page_title
+help_text, submit_label, preview_label, success_url, get_data, get_object_id, get_link_url
+get_cancel_url, has_more_data, has_prev_data, get_totals_data, get_hosts_data, get_events_data
+get_deployables_data, get_handles_data, get_history_data, get_users_data, get_operations_data
+get_usage_data, get_requests_data, get_allocations_data, get_candidates_data
 
 # Attributes of the objects of libraries.
 formatter_class, use_conf, exc_text  # argparse, oslo.policy, logging
