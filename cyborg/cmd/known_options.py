@@ -11,7 +11,7 @@ from keystoneauth1 import loading as ka_loading
 from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
-from cyborg.conf import drivers, obsolete, privileged
+from cyborg.conf import drivers, nvme, obsolete, privileged
 
 #: Whose options services read, by the names under which ``oslo-config-generator`` knows them.
 LIBRARIES = {
@@ -88,5 +88,5 @@ def is_of_a_device(conf: cfg.ConfigOpts, group: str, name: str) -> bool:
     if group in (conf.nic_devices.enabled_nic_types or ()):
         options += drivers.NIC_TYPE_OPTS
     if group.removeprefix("nvmf_spdk_") in (conf.nvmf_spdk.targets or ()):
-        options += drivers.NVMF_TARGET_OPTS
+        options += nvme.NVMF_TARGET_OPTS
     return name in {option.dest for option in options}

@@ -17,17 +17,13 @@ import math
 import os
 import pathlib
 import re
-import stat
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
-from oslo_config import cfg
 from oslo_privsep import capabilities, priv_context
 
-from cyborg.conf import programming as programming_conf
-from cyborg.drivers import helper_channel, image_signatures, open_nodes, tool_process
+from cyborg.drivers import helper_channel, open_nodes, signed_copies, tool_process
 from cyborg.drivers.nvme import admin_commands
 
 P = ParamSpec("P")
@@ -70,12 +66,6 @@ _NVIDIA_CTK = "/usr/bin/nvidia-ctk"
 #: Where packages of Xilinx's platforms install partitions, each in a folder named for its id.
 XILINX_PARTITIONS = pathlib.Path("/lib/firmware/xilinx")
 
-_NOT_ROOT = (
-    "[programming] require_signature needs the helper to run as root, so that nobody changes what "
-    "was verified: use sudo, or switch the option off"
-)
-
-_MIB = 1024 * 1024
 _DEV = pathlib.Path("/dev")
 _PCI = pathlib.Path("/sys/bus/pci")
 _MDEV_PARENTS = pathlib.Path("/sys/class/mdev_bus")
@@ -517,63 +507,8 @@ def _run_tool(
     signature: Mapping[str, str],
 ) -> None:
     """Run a tool whose last argument is the file that it writes."""
-    with _signed(_file(bitstream), signature) as file:
+    with signed_copies.signed(_file(bitstream), signature) as file:
         _run([*command, file], timeout, lock, until)
-
-
-@contextlib.contextmanager
-def _signed(path: str, signature: Mapping[str, str]) -> Iterator[str]:
-    """The path of what was signed: a copy that the agent's user cannot change any more.
-
-    Who has become that user may say anything of the file, but this process reads the options
-    itself, from a file of root.
-    """
-    options = _programming_options()
-    if options.require_signature and os.geteuid() != 0:
-        # The copy would belong to that user as well.
-        raise OSError(errno.EKEYREJECTED, _NOT_ROOT)
-    if not signature:
-        if options.require_signature:
-            sentence = f"{path} is not signed, and [programming] require_signature is true"
-            raise OSError(errno.EKEYREJECTED, sentence)
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="cyborg-") as folder:
-        copy = pathlib.Path(folder, "bitstream")
-        try:
-            _copy(path, copy, options.max_bitstream_mib)
-        except OSError as exc:
-            raise OSError(errno.ENOENT, f"{path} cannot be copied: {exc}") from exc
-        try:
-            image_signatures.verify(copy, signature, options.trusted_certificate_ids)
-        except image_signatures.NoKeyManager as exc:
-            raise OSError(errno.ENOKEY, f"The signature cannot be verified now: {exc}") from exc
-        except image_signatures.BadSignature as exc:
-            raise OSError(errno.EKEYREJECTED, f"The signature is not good: {exc}") from exc
-        yield str(copy)
-
-
-def _copy(path: str, copy: pathlib.Path, max_mib: int) -> None:
-    """Copy a file that another user may replace, or write to, at any moment.
-
-    :raises OSError: it is larger than that, or no file: one without an end would fill the disk
-    """
-    with _opened(pathlib.Path(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no file")
-        left = max_mib * _MIB + 1
-        with open(descriptor, "rb", closefd=False) as source, copy.open("xb") as target:
-            while left and (part := source.read(min(left, _MIB))):
-                left -= target.write(part)
-    if not left:
-        sentence = f"it has more than {max_mib} MiB, see [programming] max_bitstream_mib"
-        raise OSError(errno.EFBIG, sentence)
-
-
-def _programming_options() -> Any:
-    # The helper registers no options but those of oslo.privsep.
-    cfg.CONF.register_opts(programming_conf.OPTS, group="programming")
-    return cfg.CONF.programming
 
 
 def _file(path: str) -> str:

@@ -17,7 +17,7 @@ make_client, build_option_parser, check_api_version
 AcceleratorWeigher, AcceleratorFilter, filter_all  # nova-scheduler
 weight_multiplier, weigh_objects, _weigh_object
 channel_class, expect_continue, task_class, handle_read, next_channel_cleanup  # waitress
-CyborgDashboard, Profiles, Pools, OfferedProfiles, OwnAccelerators, Overview  # Django, Horizon
+CyborgDashboard, Pools, OfferedProfiles, OwnAccelerators, Overview  # Django, Horizon
 verbose_name, filter_type, filter_choices, table_classes, template_name, form_class, page_title
 help_text, submit_label, preview_label, success_url, get_data, get_object_id, get_link_url
 get_cancel_url, has_more_data, has_prev_data, get_totals_data, get_hosts_data, get_events_data

@@ -25,11 +25,12 @@ from cyborg.drivers.pci import (
     facts,
     groups,
     health,
+    known_facts,
     readings,
     shares,
     withholding,
 )
-from cyborg.drivers.pci.match import Match, Matches, ids_of
+from cyborg.drivers.pci.match import Match, Matches
 from cyborg.drivers.pci.snapshot import Function, Snapshot, Vanished, join
 
 LOG = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class PciDriver:
         self._policies: dict[str, str] = {}
         #: The objects of the operator's list that match functions of the last walk themselves.
         self._matching: dict[str, device_spec.Spec] = {}
-        self._known_facts: dict[tuple[str, ...], dict[str, str | int]] = {}
+        self._facts = known_facts.KnownFacts(self.kept)
 
     # Hooks.
 
@@ -513,52 +514,14 @@ class PciDriver:
         """
         spec = self.spec(function, functions)
         named = (*self.traits(function, functions), *traits, *(spec.traits if spec else ()))
-        # No slice has all of the card's memory.
-        shown = {**self._attributes(function, functions)}
-        shown.pop("memory_mib", None)
-        possible = (layouts or {}).items()
-        part = base.Deployable(
-            name=f"{host}_{function.address}",
-            resource_class=kind,
-            num_accelerators=len(handles),
-            attach_handles=tuple(handles),
-            traits=trait_names.legal_names(named),
-            attributes=shown | {f"{base.LAYOUT_PREFIX}{name}": str(n) for name, n in possible},
-            program_mode=base.LAYOUT if layouts is not None else None,
-            function=layout if layouts is not None else None,
-        )
+        name, own = f"{host}_{function.address}", self._attributes(function, functions)
+        part = devices.divided(name, kind, handles, named, own, layouts, layout)
         return devices.device_of(function, self._kind(function, functions), (part,))
 
     def _attributes(self, function: Function, functions: Snapshot) -> dict[str, str | int]:
         """The facts. What cannot be read, as while a guest has the card, is kept."""
-        own = {
-            key: value
-            for key, value in self.attributes(function, functions).items()
-            if value is not None and value != ""
-        }
-        key = (function.address, *ids_of(function))
-        product = self._own_product(function, own.get("product"), " ".join(key))
-        if product is not None:
-            own["product"] = product
-        present = {**facts.attributes(function, functions), **own}
-        self.kept.check(function.address, present.get("serial"))
-        named = self._named_product(function, functions)
-        if named is not None:
-            present["product"] = named
-        is_hidden = function.has_guest_driver or functions.is_partly_read(function)
-        known = self._known_facts.get(key, {}) if is_hidden else {}
-        self._known_facts[key] = {**known, **present}
-        return self._known_facts[key]
-
-    def _own_product(
-        self, function: Function, shown: str | int | None, place: str
-    ) -> str | int | None:
-        """The product's name as the host's driver shows it, or showed it before a guest came."""
-        if shown is not None:
-            self.kept.set("product", place, shown)
-            return shown
-        kept = self.kept.get("product", place) if function.has_guest_driver else None
-        return kept if isinstance(kept, str) else None
+        own = self.attributes(function, functions)
+        return self._facts.of(function, functions, own, self._named_product(function, functions))
 
     def _named_product(self, function: Function, functions: Snapshot) -> str | None:
         """The operator's name of the product, or None."""

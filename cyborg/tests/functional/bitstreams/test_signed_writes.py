@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from oslo_config import cfg
 
-from cyborg.drivers import base, card_tools, privileged
+from cyborg.drivers import base, card_tools, privileged, signed_copies
 from cyborg.tests.signers import Signer
 
 ADDRESS = "0000:3b:00.0"
@@ -33,7 +33,7 @@ def written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.
 @pytest.fixture
 def option() -> Iterator[Callable[[str, object], None]]:
     """Set an option of the file that the helper reads."""
-    options = privileged._programming_options()
+    options = signed_copies.programming_options()
     before = {name: options[name] for name in OPTIONS}
 
     def setting(name: str, value: object) -> None:
@@ -124,8 +124,8 @@ def test_only_a_file_is_copied(tmp_path: pathlib.Path) -> None:
     link.symlink_to(file)
     for path in (pathlib.Path("/dev/zero"), pipe, link, tmp_path):
         with pytest.raises(OSError, match=r"it is no file|symbolic links"):
-            privileged._copy(str(path), tmp_path / "copy", 1)
-    privileged._copy(str(file), tmp_path / "copy", 1)
+            signed_copies.copy_file(str(path), tmp_path / "copy", 1)
+    signed_copies.copy_file(str(file), tmp_path / "copy", 1)
     assert (tmp_path / "copy").read_bytes() == GOOD
 
 

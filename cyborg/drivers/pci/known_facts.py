@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The facts of PCI functions: those that cannot be read, as while a guest has a card, are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cyborg.drivers import kept_facts
+from cyborg.drivers.pci import facts
+from cyborg.drivers.pci.match import ids_of
+from cyborg.drivers.pci.snapshot import Function, Snapshot
+
+
+class KnownFacts:
+    """The facts of functions since the agent started; names of products since the card came."""
+
+    def __init__(self, kept: kept_facts.KeptFacts) -> None:
+        self._kept = kept
+        self._known: dict[tuple[str, ...], dict[str, str | int]] = {}
+
+    def of(
+        self,
+        function: Function,
+        functions: Snapshot,
+        own: Mapping[str, str | int | None],
+        named: str | None,
+    ) -> dict[str, str | int]:
+        """The facts of a function: ``own`` are of its driver, ``named`` is the operator's name."""
+        shown = {name: value for name, value in own.items() if value is not None and value != ""}
+        key = (function.address, *ids_of(function))
+        product = self._product(function, shown.get("product"), " ".join(key))
+        if product is not None:
+            shown["product"] = product
+        present = {**facts.attributes(function, functions), **shown}
+        self._kept.check(function.address, present.get("serial"))
+        if named is not None:
+            present["product"] = named
+        is_hidden = function.has_guest_driver or functions.is_partly_read(function)
+        known = self._known.get(key, {}) if is_hidden else {}
+        self._known[key] = {**known, **present}
+        return self._known[key]
+
+    def _product(
+        self, function: Function, shown: str | int | None, place: str
+    ) -> str | int | None:
+        """The product's name as the host's driver shows it, or showed it before a guest came."""
+        if shown is not None:
+            self._kept.set("product", place, shown)
+            return shown
+        kept = self._kept.get("product", place) if function.has_guest_driver else None
+        return kept if isinstance(kept, str) else None
