@@ -304,7 +304,7 @@ def _explain(session: orm.Session, search: _FillSearch) -> str:
     query = sa.select(each.c.kind, sa.func.count()).group_by(each.c.kind)
     counts: dict[str, int] = {row[0]: row[1] for row in session.execute(query)}
     if not counts:
-        return "No other programmable deployable matches the pool."
+        return "No programmable deployable is left for the pool."
     named = sorted((called.get(kind, kind), number) for kind, number in counts.items())
     told = ", ".join(f"{number} {name}" for name, number in named)
     total = sum(counts.values())

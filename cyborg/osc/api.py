@@ -209,7 +209,8 @@ class Api:
         try:
             return str(find(text, ignore_missing=False).id)
         except sdk_exceptions.SDKException as exc:
-            raise exceptions.CommandError(f"'{text}' cannot be found by its name: {exc}") from exc
+            told = getattr(exc, "details", None) or exc
+            raise exceptions.CommandError(f"'{text}' cannot be found by its name: {told}") from exc
 
 
 def is_uuid(text: str) -> bool:

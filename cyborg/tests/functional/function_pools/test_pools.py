@@ -130,7 +130,7 @@ def test_hosts_and_traits_narrow_a_pool(cloud: Fpgas) -> None:
     cloud.settle()
     assert (cloud.counts(none), cloud.counts(by_node)["devices"]) == ({}, 1)
     assert cloud.shown(none)["reason"] == (
-        "No other programmable deployable matches the pool."
+        "No programmable deployable is left for the pool."
     )
     assert cloud.counts(uuid)["ready"] == 4
 

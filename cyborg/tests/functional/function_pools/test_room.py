@@ -65,7 +65,7 @@ def test_a_card_without_accelerators_has_no_slots(cloud: Fpgas) -> None:
     assert cloud.look() == []
     assert cloud.counts(uuid) == {"devices": 1}
     assert cloud.shown(uuid)["reason"] == (
-        "No other programmable deployable matches the pool."
+        "No programmable deployable is left for the pool."
     )
 
 
