@@ -101,7 +101,7 @@ class PageView(_Asking, tables.MultiTableView):
         """What the template shows."""
         facts = ((words(name), text(value)) for name, value in self.facts().items())
         return super().get_context_data(**kwargs) | {
-            "facts": [(name, value) for name, value in facts if value is not None],
+            "facts": [each for each in facts if each[0] != "Links" and each[1] is not None],
             "links": self.links(),
             "page_tables": self.get_tables().values(),
         }

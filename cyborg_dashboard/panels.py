@@ -22,9 +22,7 @@ Devices = _panel("Devices", "accelerator_devices", "admin.devices", "cyborg:devi
 Profiles = _panel(
     "Device Profiles", "accelerator_profiles", "admin.profiles", "cyborg:device_profile:create"
 )
-Pools = _panel(
-    "Function Pools", "accelerator_pools", "admin.pools", "cyborg:function_pool:get_all"
-)
+Pools = _panel("Function Pools", "accelerator_pools", "admin.pools", "cyborg:function_pool:get_all")
 OwnAccelerators = _panel(
     "Own Accelerators", "accelerators", "project.accelerators", "cyborg:arq:get_all"
 )

@@ -33,14 +33,9 @@ def text(value: Any) -> str | None:
 
 
 def table(
-    name: str,
-    title: str,
-    *fields: str,
-    key: Sequence[str] = ("uuid",),
-    links: Mapping[str, Any] | None = None,
-    headings: Mapping[str, str] | None = None,
-    computed: Mapping[str, Callable[[Row], Any]] | None = None,
-    **options: Any,
+    name: str, title: str, *fields: str, key: Sequence[str] = ("uuid",),
+    links: Mapping[str, Any] | None = None, headings: Mapping[str, str] | None = None,
+    computed: Mapping[str, Callable[[Row], Any]] | None = None, **options: Any,
 ) -> type[tables.DataTable]:
     """A kind of table: the fields of rows that it shows, and those that name a row in the API.
 
@@ -56,11 +51,8 @@ def table(
     }
     columns = {
         field: tables.Column(
-            field,
-            verbose_name=(headings or {}).get(field, words(field)),
-            link=(links or {}).get(field),
-            filters=[text],
-            truncate=_LONGEST,
+            field, verbose_name=(headings or {}).get(field, words(field)),
+            link=(links or {}).get(field), filters=[text], truncate=_LONGEST,
         )
         for field in fields
     }
@@ -93,15 +85,10 @@ class _Table(tables.DataTable):
 
 
 def link(
-    name: str,
-    label: str,
-    url: str,
-    rule: str,
-    fits: tuple[str, Any] | None = None,
-    *,
+    name: str, label: str, url: str, rule: str, fits: Callable[[Row], bool] = bool, *,
     in_dialog: bool = True,
 ) -> type[tables.LinkAction]:
-    """An action of a table, or of the rows of which a field has a value: a link to a page."""
+    """An action of a table, or of the rows that fit: a link to a page."""
 
     class Link(tables.LinkAction):
         verbose_name = label
@@ -112,7 +99,7 @@ def link(
             return urls.reverse(url, args=() if datum is None else (datum["uuid"],))
 
         def allowed(self, _request: http.HttpRequest, datum: Row | None) -> bool:
-            return fits is None or datum is None or datum.get(fits[0]) == fits[1]
+            return datum is None or fits(datum)
 
     Link.name = name
     return Link

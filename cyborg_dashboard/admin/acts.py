@@ -23,6 +23,10 @@ class Act(NamedTuple):
     value: Any
     takes_reason: bool = False
 
+    def fits(self, row: Row) -> bool:
+        """Whether it can be done to the member."""
+        return bool(row.get(self.field) == self.value)
+
 
 class Place(NamedTuple):
     """Where the members of a collection are shown."""
@@ -73,7 +77,7 @@ _PLACES = {
 def row_actions(collection: str) -> tuple[type[tables.LinkAction], ...]:
     """The actions of the rows of a table."""
     return tuple(
-        link(name, name.capitalize(), _address(collection, name), act.rule, (act.field, act.value))
+        link(name, name.capitalize(), _address(collection, name), act.rule, act.fits)
         for name, act in _ACTS[collection].items()
     )
 
@@ -83,7 +87,7 @@ def links(request: http.HttpRequest, collection: str, key: str, row: Row) -> lis
     return [
         (name.capitalize(), urls.reverse(_address(collection, name), args=(key,)))
         for name, act in _ACTS[collection].items()
-        if row.get(act.field) == act.value and api.may(request, act.rule)
+        if act.fits(row) and api.may(request, act.rule)
     ]
 
 
@@ -138,10 +142,8 @@ def urlpatterns(*collections: str) -> list[urls.URLPattern]:
     """The forms of all that is done to members of these collections."""
     return [
         urls.path(
-            f"act/{collection}/{name}/<{_PLACES[collection].kind}:key>/",
-            ActView.as_view(),
-            {"collection": collection, "name": name},
-            name=f"{collection}_{name}",
+            f"act/{collection}/{name}/<{_PLACES[collection].kind}:key>/", ActView.as_view(),
+            {"collection": collection, "name": name}, name=f"{collection}_{name}",
         )
         for collection in collections
         for name in _ACTS[collection]

@@ -23,6 +23,10 @@ class _Filter(tables.FilterAction):
     )
 
 
+def _has_program(row: Row) -> bool:
+    return row["program"] is not None
+
+
 def _device_url(row: Row) -> str:
     return str(urls.reverse(f"{_HERE}:detail", args=(row["device_uuid"],)))
 
@@ -36,7 +40,9 @@ _DEVICES = table(
 _DEPLOYABLES = table(
     *("deployables", "Deployables", "name", "num_accelerators", "driver_name", "program"),
     *("attributes", "withheld_reason"),
-    row_actions=(link("program", "Program", f"{_HERE}:program", "cyborg:deployable:program"),),
+    row_actions=(
+        link("program", "Program", f"{_HERE}:program", "cyborg:deployable:program", _has_program),
+    ),
 )
 _HANDLES = table(
     *("handles", "Attach handles", "attach_handle_info", "resource_class", "state"),

@@ -21,6 +21,7 @@ settings_utils.update_dashboards(
 POLICY_CHECK_FUNCTION = "openstack_auth.policy.check"
 POLICY_FILES = {}
 DEFAULT_POLICY_FILES = {}
+ROOT_URLCONF = "openstack_dashboard.urls"
 ALLOWED_HOSTS = ["*"]
 # Pages are looked at without their style.
 COMPRESS_ENABLED = False

@@ -71,6 +71,7 @@ def test_a_device_has_a_page_with_its_parts(site: Site, dashboard: Dashboard) ->
     (device,) = site.call("GET", "/devices")["devices"]
     page = dashboard.get(f"{DEVICES}device/{device['uuid']}/")
     assert [row[0] for row in table(page, "deployables")] == ["host-1_FakeDevice"]
+    assert "/program/" not in page
     assert len(table(page, "handles")) == 4
     assert "free" in table(page, "handles")[0]
 
