@@ -183,7 +183,8 @@ def _arguments(
     query = _read_query(known, schemas, request)
     found: list[Any] = []
     if known.member is not None:
-        found.append(_read_member(known.member, schemas.member, segments[0]))
+        is_old = _is_old(request)
+        found.append(_read_member(known.member, schemas.member, segments[0], is_old=is_old))
     if known.query:
         found.append(query)
     if known.body is not None:
@@ -202,19 +203,24 @@ def _read_query(known: HttpMethod, schemas: _Schemas, request: Request) -> dict[
     unknown = [name for name in dict.fromkeys(given) if name not in schemas.query]
     if unknown:
         raise errors.Invalid(f'Unknown argument: "{", ".join(unknown)[: refusals.SHOWN]}"')
-    skip_empty = request.version < versions.REGULAR
-    query = validation.read_query(schemas.query, given, skip_empty=skip_empty)
+    is_old = _is_old(request)
+    query = validation.read_query(schemas.query, given, skip_empty=is_old)
     for name in schemas.query:
         if known.query[name].mandatory and name not in query:
             raise errors.Invalid(f'Missing argument: "{name}"')
     if query:
-        validation.check(schemas.whole_query, query)
+        validation.check(schemas.whole_query, query, is_old=is_old)
     return query
 
 
-def _read_member(member: Member, schema: Schema, text: str) -> str:
+def _is_old(request: Request) -> bool:
+    """The request asks for a microversion that upstream has."""
+    return request.version < versions.REGULAR
+
+
+def _read_member(member: Member, schema: Schema, text: str, *, is_old: bool) -> str:
     try:
-        validation.check(schema, text, field=member.name)
+        validation.check(schema, text, field=member.name, is_old=is_old)
     except errors.Invalid:
         if member.kind is None:
             raise
@@ -230,5 +236,5 @@ def _read_body(body: Body, schema: Schema, request: Request) -> Any:
     data = request.data(body.name)
     if body.wrapper is not None and isinstance(data, dict) and list(data) == [body.wrapper]:
         data = data[body.wrapper]
-    validation.check(schema, data, prefix=body.prefix)
+    validation.check(schema, data, prefix=body.prefix, is_old=_is_old(request))
     return data

@@ -19,6 +19,13 @@ SHOWN = 255
 
 _UUID = "{field} must be a UUID, not '{value}'."
 _NUMBER = "{field} must be a whole number from {least} to {most}, not '{value}'."
+#: The same to clients of 2.0 to 2.3, some of which look for how it begins.
+_UPSTREAM = {
+    _UUID: "Invalid input for field/attribute {last}. Value: '{value}'. unable to convert to uuid. "
+    "Error: Expected a uuid but received {value}.",
+    _NUMBER: "Invalid input for field/attribute {last}. Value: '{value}'. unable to convert to "
+    "integer: give a whole number from {least} to {most}.",
+}
 _LENGTH = "{field} must have {least} to {most} characters."
 _ITEMS = "{field} must have {least} to {most} items."
 _DEFAULTS = {
@@ -46,16 +53,22 @@ _LEAST = ("minimum", "minLength", "minItems")
 _MOST = ("maximum", "maxLength", "maxItems")
 
 
-def sentence(error: jsonschema.ValidationError, field: str) -> str:
-    """The sentence for one violation in what is called ``field``; empty for a body or a query."""
+def sentence(error: jsonschema.ValidationError, field: str, *, is_old: bool = False) -> str:
+    """The sentence for one violation in what is called ``field``; empty for a body or a query.
+
+    ``is_old``: the client asks for a microversion that upstream has.
+    """
     schema: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
     own = schema.get(KEYWORD)
     if isinstance(own, dict):
         own = own.get(str(error.validator))
     template = own or _default(error, schema)
+    if is_old:
+        template = _UPSTREAM.get(template, template)
     value, path = _shown(error.instance), _path(error, field)
     return template.format(
         field=path or "The request body",
+        last=path.rpartition(".")[2],
         value=value,
         name=value.partition(":")[2].strip(),
         missing="".join(_missing(error)),

@@ -33,15 +33,19 @@ class Prepared(dict[str, Any]):
         return _Validator(self, format_checker=_FORMATS)
 
 
-def check(schema: Schema, data: Any, *, field: str = "", prefix: str = "") -> None:
+def check(
+    schema: Schema, data: Any, *, field: str = "", prefix: str = "", is_old: bool = False
+) -> None:
     """Validate ``data``, which messages call ``field``, against the schema.
+
+    ``is_old`` is as in :func:`refusals.sentence`.
 
     :raises Invalid: it does not match
     """
     prepared = schema if isinstance(schema, Prepared) else Prepared(schema)
     error = next(prepared.validator.iter_errors(data), None)
     if error is not None:
-        raise errors.Invalid(prefix + refusals.sentence(error, field))
+        raise errors.Invalid(prefix + refusals.sentence(error, field, is_old=is_old))
 
 
 def read_query(

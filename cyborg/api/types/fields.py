@@ -96,6 +96,8 @@ _FILTER = Value(
         *("name", "parent_uuid", "root_uuid", "board", "availability", "interface_type"),
         *("instance_uuid", "limit", "marker", "sort_key", "sort_dir"),
     ],
+    refusal="Invalid input for field/attribute field. Value: '{value}'. Value should be one of: "
+    "{wanted}",
 )
 #: Query arguments that sort, cut and narrow a list of hardware up to 2.3.
 FILTERS: Query = {
