@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import pathlib
 import shutil
+from collections.abc import Iterator
 from typing import Any
 
 from selenium import webdriver
@@ -29,6 +31,17 @@ _FLAGS = (
 _IS_SHOWN = """
     const content = document.getElementById("content");
     return content.getAttribute("aria-busy") === "false" && content.children.length > 0;
+"""
+_STOPPED_CLOCK = """
+    const waiting = new Map();
+    let last = 0;
+    window.setTimeout = (call) => { waiting.set(++last, call); return last; };
+    window.clearTimeout = (number) => waiting.delete(number);
+    window.letPass = () => {
+        const due = [...waiting.values()];
+        waiting.clear();
+        due.forEach((call) => call());
+    };
 """
 #: Violations of the rules of accessibility that keep somebody from reading or using the page.
 _GRAVE = """
@@ -101,9 +114,17 @@ class Browser:
         """Press a key, wherever the focus is."""
         ActionChains(self.driver).send_keys(key).perform()
 
-    def let_pass(self, seconds: int) -> None:
-        """Let time pass for the page, at once."""
-        self._command("Emulation.setVirtualTimePolicy", policy="advance", budget=1000 * seconds)
+    @contextlib.contextmanager
+    def stopped_clock(self) -> Iterator[None]:
+        """While the block runs, pages that are opened wait for :meth:`let_pass`."""
+        name = "Page.addScriptToEvaluateOnNewDocument"
+        added = self._command(name, source=_STOPPED_CLOCK)["identifier"]
+        yield
+        self._command("Page.removeScriptToEvaluateOnNewDocument", identifier=added)
+
+    def let_pass(self) -> None:
+        """Let all the time pass for which the page waits."""
+        self.run("letPass()")
 
     def hide(self, *, hidden: bool) -> None:
         """Look at another tab, or back at this one."""
@@ -155,8 +176,9 @@ class Browser:
         """Write a picture of the window."""
         self.driver.save_screenshot(str(path))
 
-    def _command(self, name: str, **values: Any) -> None:
-        self.driver.execute_cdp_cmd(name, values)
+    def _command(self, name: str, **values: Any) -> dict[str, Any]:
+        found: dict[str, Any] = self.driver.execute_cdp_cmd(name, values)
+        return found
 
 
 def _program(name: str) -> str:

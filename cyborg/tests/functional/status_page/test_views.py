@@ -169,30 +169,31 @@ def test_keys_alone_lead_through_the_page(browser: Browser) -> None:
 
 
 def test_the_page_is_read_again_by_itself_while_somebody_looks(browser: Browser) -> None:
-    browser.open("devices")
-    link = browser.find("tbody a")
-    browser.run("document.querySelector('tbody a').focus()")
-    where = link.get_attribute("href")
-
     def rename(vendor: str) -> None:
         with db.writer() as session:
             db.update(session, models.Device, vendor=vendor)
 
-    rename("newer")
-    browser.let_pass(seconds=15)
-    browser.shown_with("newer")
-    assert browser.run("return document.activeElement.href") == where
-    browser.hide(hidden=True)
-    rename("newest")
-    browser.asked()
-    browser.let_pass(seconds=60)
-    assert browser.asked() == []
-    browser.hide(hidden=False)
-    browser.shown_with("newest")
-    browser.find("#pause").click()
-    browser.asked()
-    browser.let_pass(seconds=60)
-    assert browser.asked() == []
+    with browser.stopped_clock():
+        browser.open("devices")
+        where = browser.run("const a = document.querySelector('tbody a'); a.focus(); return a.href")
+        rename("newer")
+        browser.let_pass()
+        browser.shown_with("newer")
+        assert browser.run("return document.activeElement.href") == where
+        rename("newest")
+        browser.hide(hidden=True)
+        browser.asked()
+        browser.let_pass()
+        assert browser.asked() == []
+        browser.hide(hidden=False)
+        browser.shown_with("newest")
+        browser.find("#pause").click()
+        browser.asked()
+        browser.let_pass()
+        assert browser.asked() == []
+        browser.find("#pause").click()
+        browser.shown()
+        assert len(browser.asked()) == 1
 
 
 def test_pictures_of_the_documentation(browser: Browser, tmp_path: pathlib.Path) -> None:
