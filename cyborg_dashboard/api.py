@@ -51,7 +51,8 @@ class Cyborg:
     """The accelerator API at the newest microversion that both sides know."""
 
     def __init__(self, request: HttpRequest) -> None:
-        self._request = request
+        # The request itself would live as long as what is remembered of it.
+        self._page_size = page_size(request)
         with _sentences():
             known = connection.Connection(
                 session=_session(request, "accelerator"), region_name=request.user.services_region
@@ -99,7 +100,7 @@ class Cyborg:
         self.need(known["since"], *(known["arguments"][name]["since"] for name in query))
         asked = dict(query)
         if self.is_newest:
-            asked |= {"limit": page_size(self._request)}
+            asked |= {"limit": self._page_size}
             asked |= {"marker": before, "sort_dir": "desc"} if before else {"marker": after}
         answer = self.call("GET", f"/{collection}", query=asked)
         rows, goes_on = answer[known["key"]], f"{known['key']}_links" in answer

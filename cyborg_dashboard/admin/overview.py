@@ -37,9 +37,8 @@ class OverviewView(pages.PageView):
                 "The panel Devices shows what there is.",
             )
             return {"summary": [], "totals": []}
-        marker = self.request.GET.get("hosts_after")
-        limit = api.page_size(self.request)
-        found: Row = cyborg.call("GET", "/summary", query={"marker": marker, "limit": limit})
+        given, limit = self.request.GET.get("hosts_after"), api.page_size(self.request)
+        found: Row = cyborg.call("GET", "/summary", query={"marker": given, "limit": limit})
         return found
 
     def facts(self) -> dict[str, Any]:

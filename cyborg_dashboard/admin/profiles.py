@@ -23,14 +23,19 @@ _MORE = "Further keys between commas, for example accel:function_id=aes."
 _TRAIT = re.compile(r"(CUSTOM|HW|MISC|STORAGE)_\w+")
 
 
-_CREATE = "cyborg:device_profile:create"
-_WHERE = "cyborg:device_profile:candidates"
+_CREATE, _WHERE = "cyborg:device_profile:create", "cyborg:device_profile:candidates"
+
+
+def _has_fits(row: Row) -> bool:
+    return "fits" in row
+
+
 _PROFILES = table(
     *("profiles", "Device Profiles", "name", "groups", "description", "visibility", "enabled"),
     *("in_use", "fits", "warnings"),
     table_actions=(link("create", "Create Profile", f"{_HERE}:create", _CREATE, in_dialog=False),),
     row_actions=(
-        link("where", "Where It Fits", f"{_HERE}:candidates", _WHERE, in_dialog=False),
+        link("where", "Where It Fits", f"{_HERE}:candidates", _WHERE, _has_fits, in_dialog=False),
         *acts.row_actions("device_profiles"),
     ),
 )

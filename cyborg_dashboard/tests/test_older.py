@@ -51,6 +51,10 @@ def test_other_panels_say_what_it_lacks(site: Site, dashboard: Dashboard) -> Non
     assert "has no summary" in told(page, "info")[0]
     page = dashboard.follow(f"{DEVICES}host/{hosts.ROOT}/")
     assert "This needs microversion 2.4" in told(page)[0]
+    page = dashboard.get("/admin/accelerator_profiles/")
+    assert "/candidates/" not in page
+    assert "/delete/" in page
+    assert table(page, "profiles")[0][:2] == ["one", "resources:FPGA = 1"]
     page = dashboard.get("/project/accelerators/")
     assert table(page, "requests") == []
     assert "older than usages" in told(page, "info")[0]
