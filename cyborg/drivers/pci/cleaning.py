@@ -62,6 +62,11 @@ def arranged(
     return replace(deployable, cleans=True)
 
 
+def is_function(handle: base.AttachHandle) -> bool:
+    """True if a reset of a PCI function cleans the handle: of a share, that of its card does."""
+    return handle.attach_type != base.NODES or base.SHARE_KEY in handle.attach_info
+
+
 def why_unclean(policy: Policy, device: base.Device, functions: Snapshot) -> str | None:
     """Why a device must not be given out since it could not be cleaned, or None."""
     for deployable in device.deployables:
@@ -69,7 +74,7 @@ def why_unclean(policy: Policy, device: base.Device, functions: Snapshot) -> str
         if policy(deployable.resource_class) != cleaning.REQUIRED or has_own_way:
             continue
         for handle in deployable.attach_handles:
-            if handle.attach_type == base.NODES:
+            if not is_function(handle):
                 return "[cleaning] requires that it is cleaned after use, and nothing does that"
             function = functions.get(join(handle.attach_info))
             if function is None:

@@ -240,11 +240,11 @@ class PciDriver:
         return known
 
     def clean(self, handle: base.HeldHandle) -> None:
-        """Reset the handle's function, if it is one.
+        """Reset the handle's function, if it is one or a share of one.
 
         :raises RuntimeError: it is not on the bus, in use, or cannot be reset alone
         """
-        if handle.attach_type != base.NODES:
+        if cleaning.is_function(handle):
             cleaning.reset(handle)
 
     def remember(self) -> None:

@@ -140,6 +140,16 @@ def edits(text: str, held: base.HeldHandle) -> base.ContainerEdits:
     return container_facts.of(registry.load(conf).drivers["nvidia_gpu_driver"], held)
 
 
+def asked_of(held: base.HeldHandle, action: str, driver: str) -> rpc.HostStep:
+    """A step of a handle, as a conductor asks for it."""
+    return rpc.HostStep(
+        action=action, driver=driver, attach_handle_uuid=held.uuid,
+        attach_type=held.attach_type, attach_info=held.attach_info, cpid_type="PCI",
+        cpid_info=held.control_path.cpid_info, asked_ms=1, agent_started=0,
+        arq_uuid=held.arq, card_in_use=held.card_in_use,
+    )
+
+
 def used(folder: str, address: str) -> Used:
     """Three shares are given out, and given back one by one; one of them by force."""
     conf = passes.configured(f"[agent]\ncdi_dir = {folder}\n", [], "host-1")
@@ -162,13 +172,7 @@ def used(folder: str, address: str) -> Used:
     files = []
 
     def step(action: str, number: int, *, card_in_use: bool = False) -> None:
-        held = share(address, number, card_in_use=card_in_use)
-        asked = rpc.HostStep(
-            action=action, driver="fake", attach_handle_uuid=held.uuid,
-            attach_type=held.attach_type, attach_info=held.attach_info, cpid_type="PCI",
-            cpid_info=held.control_path.cpid_info, asked_ms=1, agent_started=0,
-            arq_uuid=held.arq, card_in_use=card_in_use,
-        )
+        asked = asked_of(share(address, number, card_in_use=card_in_use), action, "fake")
         run = given.step(asked, driver.clean if action == "clean" else None)
         assert run is not None
         try:
@@ -214,3 +218,38 @@ def test_the_card_is_reset_when_nobody_has_a_share(simulate: Any, tmp_path: path
     # -1: it is not known who has the third one. Then it is had; then a file alone is left of it.
     assert found.cleaned == [-1, 1, 2]
     assert found.files == [1, 2, 3, 2, 1, 1, 1, 0]
+
+
+def resets(text: str, held: base.HeldHandle) -> list[str]:
+    """The functions that are reset when a share is given back."""
+    conf = passes.configured(text, ["nvidia_gpu_driver"], "host-1")
+    drivers = registry.load(conf).drivers
+    driver: Any = drivers["nvidia_gpu_driver"]
+    found: list[str] = []
+
+    def reset(address: str) -> None:
+        found.append(address)
+
+    privileged.reset_function = reset
+    looking = discovery.Discovery("host-1", drivers, timeout=60).run()
+    (device,) = looking.devices["nvidia_gpu_driver"]
+    assert device.unhealthy is None
+    given = cdi.Specifications(conf, drivers)
+    given.noted(looking)
+    run = given.step(asked_of(held, "clean", "nvidia_gpu_driver"), driver.clean)
+    assert run is not None
+    run(held)
+    return found
+
+
+@pytest.mark.parametrize("policy", ["on", "required"])
+@pytest.mark.parametrize("card_in_use", [False, True])
+def test_the_driver_resets_the_card_of_the_last_share(
+    simulate: Any, tmp_path: pathlib.Path, policy: str, *, card_in_use: bool
+) -> None:
+    host = simulate({"cards": ["h100"]})
+    cleaning = f"[cleaning]\nclasses = CUSTOM_GPU_SHARE:{policy}\n"
+    text = cleaning + options("gpu_devices", tmp_path, {"vendor_id": "10de", "shares": 2})
+    card = host.card("h100")
+    held = share(card, 1, card_in_use=card_in_use)
+    assert host.call(resets, text, held) == ([] if card_in_use else [card])
