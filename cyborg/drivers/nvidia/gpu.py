@@ -142,6 +142,14 @@ class NvidiaGpuDriver(pci.PciDriver):
             **self._topology.attributes(function),
         }
 
+    def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> base.Refusal | None:
+        """It is to be given out as it is, and containers may have MIG instances of it."""
+        del functions
+        if not self._slices.of(function):
+            return None
+        remedy = "destroy them while no container has one"
+        return base.Refusal(reason="it is divided: it has MIG instances", remedy=remedy)
+
     def divided(
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:

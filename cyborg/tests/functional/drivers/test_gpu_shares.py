@@ -18,6 +18,7 @@ GPUS = {
     "nvidia_gpu_driver": ("h100", "gpu_devices"),
     "amd_gpu_driver": ("mi210", "amd_gpu_driver"),
 }
+WANTED = "it is to have shares, and "
 
 
 def options(group: str, folder: object, *specs: dict[str, object]) -> str:
@@ -62,8 +63,9 @@ def test_a_card_with_shares_is_not_offered_whole(
 @pytest.mark.parametrize(
     ("changes", "folder", "reason"),
     [
-        ({}, "", "[agent] cdi_dir is not set"),
-        ({"driver": "vfio-pci"}, "/run/cdi", "no driver of the host has it"),
+        ({}, "", f"{WANTED}[agent] cdi_dir is not set"),
+        ({"driver": "vfio-pci"}, "/run/cdi", f"{WANTED}no driver of the host has it"),
+        ({"card": "h100-slices"}, "/run/cdi", "it is divided: it has MIG instances"),
     ],
 )
 def test_what_can_have_no_shares_is_not_offered_and_said(
@@ -72,7 +74,7 @@ def test_what_can_have_no_shares_is_not_offered_and_said(
     host = simulate({"cards": [{"card": "h100", **changes}]})
     text = options("gpu_devices", folder, {"vendor_id": "10de", "shares": 2})
     text = text.replace("cdi_dir = \n", "")
-    assert host.call(refusals, text) == [f"it is to have shares, and {reason}"]
+    assert host.call(refusals, text) == [reason]
 
 
 def refusals(text: str) -> list[str]:
