@@ -123,7 +123,8 @@ class Specifications:
         """
         handle = asked.handle()
         if self._folder is None or not self._covers(asked.driver, handle):
-            return own
+            is_clean = own is not None and asked.action == "clean"
+            return functools.partial(self._clean, None, own) if is_clean else own
         needs = self._own.get((asked.driver, _place(handle, handle.control_path)))
         if asked.action == "clean":
             return functools.partial(
@@ -151,13 +152,16 @@ class Specifications:
         place = _place(handle, handle.control_path)
         folder.write(handle.uuid, place, asked.arq_uuid, edits, copied)
 
-    def _clean(self, folder: cdi_files.Folder, own: Step | None, handle: base.HeldHandle) -> None:
-        # First of all, so that no container gets what is being cleaned.
-        folder.remove(handle.uuid)
+    def _clean(
+        self, folder: cdi_files.Folder | None, own: Step | None, handle: base.HeldHandle
+    ) -> None:
+        if folder is not None:
+            # First of all, so that no container gets what is being cleaned.
+            folder.remove(handle.uuid)
         if own is not None and not self._is_in_use(folder, handle):
             own(handle)
 
-    def _is_in_use(self, folder: cdi_files.Folder, handle: base.HeldHandle) -> bool:
+    def _is_in_use(self, folder: cdi_files.Folder | None, handle: base.HeldHandle) -> bool:
         """True if the handle is a share of a card of which others have shares.
 
         :raises HostStepRunning: other shares have files, and it is not known who has them
@@ -165,7 +169,8 @@ class Specifications:
         if base.SHARE_KEY not in handle.attach_info:
             return False
         place = _place(handle, handle.control_path)
-        others = {uuid for uuid, file in folder.files().items() if file.place == place}
+        files = {} if folder is None else folder.files()
+        others = {uuid for uuid, file in files.items() if file.place == place}
         is_asked = others and not handle.card_in_use
         held = rpc.held_handles(self._conf, self._conf.host) if is_asked else {}
         if held is None:
