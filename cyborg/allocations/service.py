@@ -207,7 +207,7 @@ def _is_same(ctx: RequestContext, wish: plans.Wish, found: models.Allocation) ->
         return False
     if wishes.normal(found.request) != wishes.normal(wish.request):
         raise errors.Conflict(
-            f"{wish.uuid} has an allocation already, of something else; delete that first.",
+            f"{wish.uuid} has an allocation already, with other contents; delete that first.",
             "consumer",
         )
     return True

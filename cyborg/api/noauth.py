@@ -85,8 +85,8 @@ def _check_client(environ: WSGIEnvironment) -> None:
     # has a proxy in front, and its clients may be anywhere.
     if forwarded or not is_loopback(environ.get("REMOTE_ADDR", "")):
         raise errors.Forbidden(
-            "There is no authentication, so only clients on this machine are served, which connect "
-            "to a loopback address and not through a proxy. Set [api] auth_strategy to keystone, "
+            "Without authentication the API serves only clients on this machine that connect to a "
+            "loopback address, without a proxy. Set [api] auth_strategy to keystone, "
             "or permit others with noauth_allow_remote."
         )
 

@@ -270,7 +270,7 @@ def _check_program(
     )
     if why_not:
         raise errors.Invalid(
-            f"what {_asks(arq)} asks for contradicts itself: {why_not}.", "device_rp_uuid"
+            f"the request of {_asks(arq)} contradicts itself: {why_not}.", "device_rp_uuid"
         )
 
 

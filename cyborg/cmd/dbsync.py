@@ -122,8 +122,8 @@ def _add_commands(subparsers: Any) -> None:
         dest="source",
         required=True,
         metavar="URL",
-        help="URL of the old database, or a cyborg.conf or a folder whose [database] connection it "
-        "is. It is only read.",
+        help="URL of the old database, or the cyborg.conf, or its folder, with that URL as "
+        "[database] connection. The old database is only read.",
     )
     imported.add_argument(
         "--dry-run", action="store_true", help="Check and report only; write nothing."

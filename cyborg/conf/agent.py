@@ -64,10 +64,10 @@ OPTS: list[cfg.Opt] = [
         "cdi_dir",
         help="Folder in which the agent writes, for each accelerator that is in use, a file of the "
         "Container Device Interface (CDI), and removes it before the accelerator is given to "
-        "others. Container runtimes must look for such files there. Use a folder in /run, and one "
-        "that nobody but the agent and root may write: who does is root on the host. Each bind and "
-        "release of an accelerator of the host is then a step of its agent. Unset, no files are "
-        "written.",
+        "others. Container runtimes must look for such files there. Use a folder in /run that "
+        "only the agent and root may write: a user who writes there is root on the host. Each bind "
+        "and release of an accelerator of the host is then a step of its agent. Unset, no files "
+        "are written.",
     ),
     cfg.ListOpt(
         "cdi_spec_dirs",
@@ -88,9 +88,8 @@ OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         "conductor_public_keys",
         default=[],
-        help="The public keys whose owners may order steps of this host: of the files that "
-        "conductors have as [conductor] signing_key_file. `openssl pkey -pubout -in FILE` prints "
-        "one, between its first and last line. Have the former and the next key here while "
-        "conductors change theirs.",
+        help="The public keys of the conductors, which may order steps of this host. `openssl pkey "
+        "-pubout -in FILE` prints the key of [conductor] signing_key_file, between its first and "
+        "last line. List the former and the next key while conductors change theirs.",
     ),
 ]

@@ -15,8 +15,8 @@ OPTS: list[cfg.Opt] = [
         default=10,
         min=1,
         help="Number of threads of the built-in server, which runs in one process. Under another "
-        "WSGI server set it to the number of threads of one of its processes: at most half as many "
-        "requests wait for binds or programs at a time.",
+        "WSGI server give the threads of one of its processes. Requests that wait for binds or "
+        "programs use at most half of them.",
     ),
     cfg.FloatOpt(
         "request_timeout",
@@ -26,9 +26,9 @@ OPTS: list[cfg.Opt] = [
         mutable=True,
         help="Seconds within which the whole of a request, headers and body, must arrive at the "
         "built-in server. A later one is answered with 408. A request that has not arrived holds "
-        "no thread. A connection without a request is closed after this time, and one whose client "
-        "has not taken an answer in this time and one second more for each 16 KiB of it that were "
-        "taken. Under uWSGI and gunicorn, a body must arrive within this time after the headers.",
+        "no thread. A connection without a request is closed after this time. A client has this "
+        "time, and one second more for each 16 KiB, to take an answer; then its connection is "
+        "closed. Under uWSGI and gunicorn, a body must arrive within this time after the headers.",
     ),
     cfg.IntOpt(
         "max_connections_per_peer",
@@ -50,9 +50,9 @@ OPTS: list[cfg.Opt] = [
         help="Seconds that a request of another service for an instance's accelerator requests "
         "(instance=...) waits while some of them are being bound. Nova lists them once and then "
         "waits for events, but receives none while it unshelves a server: if a bind takes longer "
-        "than this, unshelving fails five minutes later. For as long, what Nova asks for a server "
-        "waits for a database that is away. At most half of threads requests wait, for this or for "
-        "a program, at the same time in a process; others are answered at once. "
+        "than this, unshelving fails five minutes later. Nova's requests for a server also wait "
+        "so long for a database that is away. In each process at most half of threads requests "
+        "wait, for binds or programs; others are answered at once. "
         "With 0 no request waits. When cyborg-api stops, it gives the requests in progress ten "
         "seconds to end.",
     ),
@@ -86,8 +86,8 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "audit_map_file",
         default="api_audit_map.conf",
-        help="File that says what requests are in audit events: an absolute path, or the name of "
-        "a file in a configuration directory or of the file that Cyborg ships.",
+        help="File that names the requests in audit events: an absolute path, or the name of a "
+        "file in a configuration directory. By default the shipped file.",
     ),
     cfg.StrOpt(
         "auth_strategy",

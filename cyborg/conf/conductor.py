@@ -81,10 +81,11 @@ OPTS: list[cfg.Opt] = [
         default=604800,
         min=0,
         mutable=True,
-        help="Seconds for which the record of a card is kept that has vanished from the PCI bus of "
-        "its host, or at whose address another is, though nobody has a part of it. It is shown as "
-        "missing, and is itself again if it comes back with its serial. With 0 it is deleted at "
-        "once, as is always what is there and no longer reported.",
+        help="Seconds for which the record of an unused card is kept after the card has vanished "
+        "from the PCI bus of its host, or another card is at its address. The card is shown as "
+        "missing, and keeps its record if it comes back with its serial. With 0 the record is "
+        "deleted at once. A device that is on the bus and no longer reported is always deleted at "
+        "once.",
     ),
     cfg.IntOpt(
         "arq_expiry",
@@ -139,14 +140,14 @@ OPTS: list[cfg.Opt] = [
         min=0,
         mutable=True,
         help="Seconds between two looks at the allocations in Placement of each instance that has "
-        "accelerators. Each provider that is in use costs Placement one request a look. If more "
-        "than 600 accelerators are in use, what was bound more than a quarter of an hour ago is "
-        "looked at 600 at a time, in turn, and once in twenty such intervals at least. One that "
-        "has none there is asked of Nova at once, and loses its accelerators if Nova does not have "
-        "it either; see instance_grace. Until then what it holds is reserved in Placement. "
+        "accelerators. Each provider that is in use costs Placement one request a look. A look is "
+        "at all accelerators that were bound in the last quarter of an hour, and at 600 others in "
+        "turn, so that twenty intervals cover all. If an instance has no allocation there, Nova is "
+        "asked at once. The instance loses its accelerators if Nova does not have it either; see "
+        "instance_grace. Until then they are reserved in Placement. "
         "Accelerators of consumers of POST /v2/allocations are claimed again, and reserved where "
-        "others have the room. With 0 nobody looks, and cyborg-status does not compare "
-        "allocations. With 0 for instance_audit_interval those of instances are left out: choose "
+        "others have the room. 0 turns these looks off, also those of cyborg-status. With 0 for "
+        "instance_audit_interval instances are left out: choose "
         "that if accelerators are bound for anything that claims nothing in Placement.",
     ),
     cfg.IntOpt(

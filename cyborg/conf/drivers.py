@@ -88,7 +88,7 @@ def device_spec(devices: str, more: str = "") -> cfg.MultiStrOpt:
         default=[],
         help=f"Which {devices} the driver reports, in the grammar of [pci] device_spec: the tags "
         "resource_class and traits change what a device is reported with, exclude keeps it with "
-        f"the host. Unset, or with nothing but excludes, all others are reported.{more}",
+        f"the host. Without an object that includes devices, all others are reported.{more}",
     )
 
 
@@ -212,8 +212,8 @@ NIC_OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         "enabled_nic_types",
         default=[],
-        help="Names of sections, such as x710_static, each of which says to which physical "
-        "networks some network cards are connected and what they can do.",
+        help="Names of sections, such as x710_static. Each section has the physical networks and "
+        "the functions of some network cards.",
     ),
     device_spec("Intel network cards"),
 ]
@@ -231,8 +231,8 @@ DSA_LAYOUTS = cfg.ListOpt(
     "layouts",
     default=[],
     help="Queues for containers that administrators may make on DSA and IAA functions, such as "
-    "4-dedicated, 8-shared: so many with equal parts, each for one process or for several. A "
-    "function that idxd has is not given out whole then.",
+    "4-dedicated, 8-shared: a number of equal queues, each for one process or for several. "
+    "Functions of the driver idxd are then not given out whole.",
 )
 
 XILINX_LAYOUTS = cfg.ListOpt(
@@ -291,10 +291,10 @@ HEALTH_OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "logged_faults",
         default=True,
-        help="Whether a card is unhealthy if the kernel's log tells of a fault of it. Faults are: "
-        "it has fallen off the bus, its driver could not take or initialize it, a switch of an HGX "
-        "board had a fatal error (SXid), or PCIe errors were fatal. Nothing is read if the agent "
-        "lacks CAP_SYSLOG.",
+        help="Report a card as unhealthy if the kernel's log has a fault of the card. "
+        "Faults are: it has fallen off the bus, its driver could not take or initialize it, a "
+        "switch of an HGX board had a fatal error (SXid), or PCIe errors were fatal. An agent "
+        "without CAP_SYSLOG reads nothing.",
     ),
     cfg.BoolOpt(
         "driver_unbound",

@@ -8,8 +8,8 @@ OPTS: list[cfg.Opt] = [
         "driver_name",
         default="cyborg.openstack.org",
         regex=r"^[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?$",
-        help="The name of the driver in Kubernetes: a domain, which device classes and the "
-        "attributes of devices name. Each of several Cyborgs in one cluster needs its own.",
+        help="The name of the driver in Kubernetes: a domain. Device classes and attributes of "
+        "devices contain it. Each of several Cyborgs in one cluster needs its own.",
     ),
     cfg.StrOpt(
         "node_name",
@@ -80,9 +80,9 @@ OPTS: list[cfg.Opt] = [
         default=86400,
         min=60,
         mutable=True,
-        help="How long the accelerators of a node that has died stay its own. The lease is renewed "
-        "at least at a third of that. It must be longer than cyborg-kube or Cyborg may ever be "
-        "down while pods run: what has expired is given to others, though a pod may use it still.",
+        help="Seconds for which a node that has died keeps its accelerators. The lease is renewed "
+        "at least at a third of that. It must be longer than any outage of cyborg-kube or Cyborg: "
+        "after its end others may get accelerators that a pod still uses.",
     ),
     cfg.BoolOpt(
         "evict_unhealthy",

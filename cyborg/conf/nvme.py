@@ -41,9 +41,8 @@ NVMF_TARGET_OPTS: list[cfg.Opt] = [
         "key_dir",
         help="A folder for DH-HMAC-CHAP keys, such as /var/lib/cyborg/nvmf-keys. If it is set, the "
         "agent makes a key for each consumer, and the target lets nobody connect without it. The "
-        "target reads the file of a key at the same path, and only if it is that of its own user: "
-        "agent and target must run on one machine and as one user. The target must have the "
-        "keyring of SPDK 24.09 or later.",
+        "target reads the agent's files: both must run on one machine and as one user. The target "
+        "must have the keyring of SPDK 24.09 or later.",
     ),
     cfg.ListOpt(
         "subsystems",

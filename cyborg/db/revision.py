@@ -81,8 +81,8 @@ def check_not_foreign() -> None:
     if found is not None and not ours:
         raise errors.Misconfigured(
             f"The database has the schema of another program, at revision {found}, perhaps of "
-            "another Cyborg: let [database] connection name a database of this Cyborg's own, and "
-            "run `cyborg-dbsync import` to take over what the other one has."
+            "another Cyborg. Name a database of this Cyborg's own in [database] connection, and "
+            "run `cyborg-dbsync import` to take over the other one's."
         )
 
 

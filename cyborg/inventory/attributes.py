@@ -220,8 +220,8 @@ def create_attributes(new: Sequence[NewAttribute]) -> list[models.Attribute]:
 def _stored_value(new: NewAttribute) -> str:
     if new.key.startswith(base.TRAIT_PREFIX) and not _TRAIT.fullmatch(new.value):
         raise errors.Invalid(
-            f"value: {new.value[:255]} is no trait of one's own; begin with CUSTOM_ and use A-Z, "
-            "0-9 and _ only."
+            f"value: {new.value[:255]} is no custom trait; begin with CUSTOM_ and use A-Z, 0-9 "
+            "and _ only."
         )
     return stored(new.key, new.value)
 

@@ -152,8 +152,7 @@ def _refuse_losses(
     share, lost = conf.conductor.max_gone_share, gone + empty
     if (gone and not listed) or (lost > 1 and lost > share * known):
         raise errors.Misconfigured(
-            f"Of {known} nodes that Ironic has shown before it does not show {gone} any more, and "
-            f"has no accelerators of {empty}. Is the user of [ironic] one that sees all of them, "
-            "and does Ironic still keep inventories? If it is right, use --remove-gone. Nothing "
-            "was imported."
+            f"Ironic does not show {gone} any more of {known} known nodes, and no accelerators of "
+            f"{empty}. Does the user of [ironic] see all nodes, and does Ironic still keep "
+            "inventories? If the losses are true, use --remove-gone. Nothing was imported."
         )

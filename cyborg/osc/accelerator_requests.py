@@ -25,7 +25,7 @@ class List(command.Lister):
 def _uuid(_api: Api, text: str) -> str:
     if is_uuid(text):
         return text
-    raise exceptions.CommandError(f"'{text}' is not a uuid; `arq list` shows those of the ARQs.")
+    raise exceptions.CommandError(f"'{text}' is not a uuid; `arq list` shows the uuids of ARQs.")
 
 
 class Show(command.Show):

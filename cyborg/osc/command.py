@@ -192,7 +192,7 @@ class Lister(_Fitting, _Fitted):
         """Add what narrows the list."""
         parser.add_argument("--long", action="store_true", help="List additional fields")
         parser.add_argument("--limit", type=int, metavar="<count>", help="List at most so many")
-        parser.add_argument("--marker", metavar="<uuid>", help="List what follows this one")
+        parser.add_argument("--marker", metavar="<uuid>", help="List items after this one")
         add_filters(parser, LISTS[self.collection]["arguments"])
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:

@@ -40,7 +40,7 @@ def _uuid(api: Api, text: str) -> str:
         return text
     for row in api.list("services", {"host": text, "binary": "cyborg-agent"}):
         return str(row["uuid"])
-    raise exceptions.CommandError(f"No service has the uuid '{text}', and no agent that host.")
+    raise exceptions.CommandError(f"No service has the uuid '{text}', and no agent has that host.")
 
 
 class Show(command.Show):

@@ -35,13 +35,13 @@ from cyborg.states import availability
 
 #: What each state means.
 STATES: Mapping[str, str] = {
-    UNMANAGED: "Its driver does not program it. The program of its guests may stay recorded.",
+    UNMANAGED: "Its driver does not program it. The programs of guests may stay recorded.",
     BLANK: "It can be programmed, and nothing is known to run on it.",
     LOADED: "It runs what is recorded, for sure.",
     WITHDRAWN: "Something else is about to be written; its inventory is being withdrawn.",
     WRITING: "Something else may have been written.",
     LOST: "Guests have what is recorded, but a report showed that the hardware does not run it.",
-    RESTORING: "The lost program may have been written again, for the first time.",
+    RESTORING: "The first write that restores the lost program may have begun.",
     DAMAGED: "It was written again, and that failed. Reports are not believed any more.",
 }
 

@@ -234,8 +234,8 @@ def _name_replies(transport: Any, host: str) -> None:
     driver = transport._driver  # noqa: SLF001 - there is no option for it
     if not hasattr(driver, _NAME_REPLIES):
         raise errors.Misconfigured(
-            "The installed oslo.messaging names the queue of replies in a way that Cyborg does not "
-            "know, and a host may have no queue but those with its name; install an older one."
+            "The installed oslo.messaging names the queue of replies in a way that Cyborg cannot "
+            "change, so a broker cannot keep it from other hosts; install an older release."
         )
 
     def name() -> str:

@@ -72,7 +72,7 @@ def test_a_request_from_its_making_to_its_end(site: Site, osc: OpenStack) -> Non
     assert (bound["state"], bound["instance_uuid"]) == ("Bound", SERVER)
     assert f"ARQ {made['uuid']} is Bound" in answer.err
     assert osc("arq", "unbind", made["uuid"])["instance_uuid"] is None
-    told = "'x' is not a uuid; `arq list` shows those of the ARQs."
+    told = "'x' is not a uuid; `arq list` shows the uuids of ARQs."
     assert told in osc.refused("arq", "bind", "x", hosts.ROOT, SERVER, deployable["rp_uuid"])
     for words in (["show", "x"], ["unbind", "x"]):
         assert told in osc.refused("arq", *words)
