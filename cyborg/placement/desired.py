@@ -283,10 +283,10 @@ def _record(row: models.ResourceProvider) -> Record:
     )
 
 
-def is_unsure(uuid: str) -> bool:
-    """Placement may still carry out a request about the provider that was made before."""
-    written = db.read_one(sa.select(_PROVIDER.written).where(_PROVIDER.uuid == uuid))
-    return bool(written and written.get(_UNSURE, False))
+def unsure(uuids: Collection[str]) -> list[str]:
+    """Those of the providers of which Placement may still carry out an earlier request."""
+    found = sa.select(_PROVIDER.uuid, _PROVIDER.written).where(_PROVIDER.uuid.in_(uuids))
+    return [uuid for uuid, written in db.rows(found) if written and written.get(_UNSURE, False)]
 
 
 @db.retry

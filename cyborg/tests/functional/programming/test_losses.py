@@ -234,7 +234,7 @@ def test_a_conductor_that_has_lost_a_host_notes_nothing_of_its_providers(machine
     with pytest.raises(work.LeaseLost):
         cloud.do_one([work.PLACEMENT])
 
-    assert not desired.is_unsure(card.provider)
+    assert not desired.unsure([card.provider])
 
 
 def test_an_operation_says_what_it_waits_for(machine: Machine) -> None:
