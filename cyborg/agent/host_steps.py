@@ -100,7 +100,7 @@ class StepEndpoint:
             if asked.action == "clean":
                 self._clean(method, handle, asked, received)
                 return None
-            with self._locks.held([key]):
+            with self._locks.held([key, *_shared_with(handle)]):
                 self._refuse_other_card(asked)
                 method(handle)
                 driver = self._drivers[asked.driver]
@@ -515,6 +515,11 @@ def _revoke(driver: base.Revocable, handle: str, arq: str) -> None:
 
 def _handle_key(handle: base.AttachHandle) -> str:
     return base.canonical_json([handle.attach_type, dict(handle.attach_info)])
+
+
+def _shared_with(handle: base.HeldHandle) -> list[str]:
+    """The card of a share: who gets one while another is cleaned would lose it by the reset."""
+    return [_card_key(cards.card_of(handle))] if base.SHARE_KEY in handle.attach_info else []
 
 
 def _device_key(path: base.ControlPath) -> str:

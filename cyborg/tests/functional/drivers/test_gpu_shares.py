@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import json
 import pathlib
+import threading
 from typing import Any, NamedTuple
 
 import pytest
+from oslo_config import cfg
 
 from cyborg import rpc
-from cyborg.agent import cdi, discovery
+from cyborg.agent import cdi, discovery, host_steps, pass_counter
 from cyborg.drivers import base, container_facts, pci, privileged, registry
 from cyborg.tests.contract import passes
 
+PATIENCE = 60.0
 GPUS = {
     "nvidia_gpu_driver": ("h100", "gpu_devices"),
     "amd_gpu_driver": ("mi210", "amd_gpu_driver"),
@@ -197,10 +200,12 @@ def used(folder: str, address: str) -> Used:
 
 
 class _Driver:
-    """A driver that counts which handles it has cleaned."""
+    """A driver that counts which handles it has cleaned; it waits at the ``gate``."""
 
-    def __init__(self, cleaned: list[int]) -> None:
+    def __init__(self, cleaned: list[int], gate: threading.Event | None = None) -> None:
         self._cleaned = cleaned
+        self._gate = gate
+        self.began = threading.Event()
 
     def discover(self, host: base.Host) -> list[base.Device]:
         del host
@@ -210,7 +215,13 @@ class _Driver:
         assert handle.attach_type == "PCI"
         return base.ContainerEdits(device_nodes=("/dev/null",))
 
+    def prepare(self, handle: base.HeldHandle) -> None:
+        self._cleaned.append(-int(handle.attach_info["share"]))
+
     def clean(self, handle: base.HeldHandle) -> None:
+        self.began.set()
+        if self._gate is not None:
+            assert self._gate.wait(PATIENCE)
         self._cleaned.append(int(handle.attach_info["share"]))
 
 
@@ -258,3 +269,28 @@ def test_the_driver_resets_the_card_of_the_last_share(
     card = host.card("h100")
     held = share(card, 1, card_in_use=card_in_use)
     assert host.call(resets, text, held) == ([] if card_in_use else [card] * 2)
+
+
+def test_nobody_gets_a_share_while_its_card_is_reset(
+    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An administrator may have given up waiting for the share that is cleaned."""
+    monkeypatch.setattr(pci, "scan", dict)
+    gate, done = threading.Event(), list[int]()
+    driver: Any = _Driver(done, gate)
+    agent = host_steps.StepEndpoint(
+        conf, {"fake": driver}, 0, pass_counter.PassCounter(lambda: None)
+    )
+
+    def ask(action: str, number: int, wait: float) -> None:
+        asked = asked_of(share("0000:3b:00.0", number), action, "fake")
+        agent.host_step({}, asked.to_wire(), wait)
+
+    with pytest.raises(rpc.HostStepRunning):
+        ask("clean", 1, 0)
+    assert driver.began.wait(PATIENCE)
+    with pytest.raises(rpc.HostStepRunning):
+        ask("prepare", 2, 0.2)
+    gate.set()
+    ask("prepare", 2, PATIENCE)
+    assert done == [1, -2]
