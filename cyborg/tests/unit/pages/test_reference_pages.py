@@ -171,10 +171,7 @@ DEFAULTS: dict[str, list[tuple[str, str | None]]] = {
     ],
     "configuration/policy": [("``service``", None)],
     "install/devstack": [("``fake_driver``", None), ("1", None)],
-    "install/production": [
-        ("``cyborg``", "DEFAULT.rpc_exchange"),
-        ("empty", "agent.enabled_drivers"),
-    ],
+    "install/production": [("``cyborg``", "DEFAULT.rpc_exchange")],
     "install/standalone": [("``fake_driver``", None)],
     "reference/api-microversion-history": [("2.0", None), ("``public``", None)],
     "reference/cyborg-status": [("10", "settle")],
