@@ -27,7 +27,7 @@ def add(subparsers: Any) -> None:
     which.add_argument(
         "--next",
         action="store_true",
-        help="Print that of the next key, which is made if there is none, and not used yet.",
+        help="Print the public part of the next key, which is made if there is none.",
     )
     which.add_argument(
         "--switch",

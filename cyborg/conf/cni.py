@@ -7,8 +7,8 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "state_dir",
         default="/var/lib/cyborg/cni",
-        help="Folder of what containers have been given. It must outlast a crash of the host: what "
-        "is not in it cannot be taken back.",
+        help="Folder with a file for each interface that a container has. It must outlast a crash "
+        "of the host: an interface without its file cannot be taken back.",
     ),
     cfg.IntOpt(
         "command_timeout",

@@ -155,8 +155,8 @@ GPU_OPTS: list[cfg.Opt] = [
         "read_topology",
         default=False,
         help="Ask nvidia-smi once after each start of the host which GPUs NVLink connects, beside "
-        "discovery: requests of several GPUs and function pools then prefer those. It opens each "
-        "GPU that NVIDIA's driver has for some seconds, in which none can be given to a guest.",
+        "discovery: requests of several GPUs and function pools then prefer those. It opens all "
+        "GPUs of NVIDIA's driver for some seconds. Meanwhile no guest can get one.",
     ),
     cfg.BoolOpt(
         "read_sensors",

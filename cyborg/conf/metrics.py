@@ -22,8 +22,8 @@ OPTS: list[cfg.Opt] = [
         "names",
         default=[],
         help="Names by which Prometheus reaches that port, besides addresses, [DEFAULT] host, the "
-        "name of the machine and localhost. A request for any other name is answered 403: a web "
-        "page could have a name of its own lead here, and read the metrics in a browser.",
+        "name of the machine and localhost. A request for any other name is answered 403: "
+        "otherwise a web page could read the metrics in a browser, by a name that leads here.",
     ),
     cfg.FloatOpt(
         "database_interval",

@@ -106,8 +106,8 @@ AGENT_OPTS: list[cfg.Opt] = [
         default=False,
         mutable=True,
         help="Refuse a bitstream if its image is not signed. A signature is always verified if "
-        "there is one. Vendors' tools are started only by a helper that is root then, as with "
-        "sudo: any other could not keep the agent's user from what it has verified.",
+        "there is one. Vendors' tools then need a helper that is root, as with sudo: the "
+        "agent's user could change the verified files of any other helper.",
     ),
     cfg.ListOpt(
         "trusted_certificate_ids",

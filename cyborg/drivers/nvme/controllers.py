@@ -264,7 +264,7 @@ class NvmeDriver(NvmeController):
         if use is not None:
             raise RuntimeError(f"NVMe controller {address} is not erased: {use}")
         if address not in self.exactness(functions):
-            raise RuntimeError(f"NVMe controller {address} is not erased: device_spec has it not")
+            raise RuntimeError(f"NVMe controller {address} is not erased: not in device_spec")
         if not functions.names(address, "nvme"):
             raise RuntimeError(f"NVMe controller {address} is not bound to the host's driver nvme")
         shared = self.why_shared(function, functions)
