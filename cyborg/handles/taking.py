@@ -44,11 +44,27 @@ _NOT_HELD = (
 #: What makes a handle free, by whether its deployable is one accelerator: none of a card is given
 #: out before all of it is clean.
 _FREE_OF = {False: _NOT_HELD, True: (*_NOT_HELD, ~_dirty_part())}
-#: A guest gets no device nodes of the host.
-_FOR_GUESTS = _HANDLES.c.attach_type != base.NODES
+
+
+def _used_of_device(*, nodes: bool) -> sa.Exists:
+    """Device nodes of the deployable's device are in use, or else anything of it but nodes."""
+    row, part = orm.aliased(models.Deployable), orm.aliased(models.Deployable)
+    other, arq = orm.aliased(models.AttachHandle), orm.aliased(models.Arq)
+    device = sa.select(row.device_id).where(row.id == _OF_DEPLOYABLE).scalar_subquery()
+    used = sa.or_(other.is_left, sa.exists().where(arq.attach_handle_id == other.id))
+    found = sa.select(other.id).join(part, part.id == other.deployable_id)
+    kind = other.attach_type == base.NODES if nodes else other.attach_type != base.NODES
+    found = found.where(part.device_id == device, kind, used)
+    return found.correlate(None).exists()
+
+
+_IS_NODES = _HANDLES.c.attach_type == base.NODES
+#: A guest gets no device nodes of the host, nor a card of which containers have some.
+_FOR_GUESTS = sa.and_(sa.not_(_IS_NODES), ~_used_of_device(nodes=True))
+_IN_ONE_FORM = sa.or_(_FOR_GUESTS, sa.and_(_IS_NODES, ~_used_of_device(nodes=False)))
 #: The conditions of a free handle, by ``is_one`` and ``for_guest``.
 _FREE = {
-    (is_one, for_guest): (*free, _FOR_GUESTS) if for_guest else free
+    (is_one, for_guest): (*free, _FOR_GUESTS if for_guest else _IN_ONE_FORM)
     for is_one, free in _FREE_OF.items()
     for for_guest in (False, True)
 }
@@ -69,7 +85,7 @@ _COUNT = {
 #: All handles of a card with shares. Who takes one waits for others that take or release any.
 _LOCK_CARD = sa.select(_HANDLES.c.id).where(_HANDLES.c.deployable_id == _OF_DEPLOYABLE)
 _LOCK_CARD = _LOCK_CARD.order_by(_HANDLES.c.id).with_for_update()
-_FREE_SHARE = (*_FREE_OF[True], _HANDLES.c.attach_type == base.NODES)
+_FREE_SHARE = (*_FREE_OF[True], _IS_NODES)
 _OF_NO_OTHER = ~_others(_OF_DEPLOYABLE).correlate(None).exists()
 _SHARES = {
     mixed: sa.select(_HANDLES.c.id, _HANDLES.c.uuid, _HANDLES.c.attach_type)

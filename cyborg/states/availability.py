@@ -15,6 +15,7 @@ from sqlalchemy import orm
 from cyborg.common import program_modes
 from cyborg.db import models
 from cyborg.db.providers import Judged
+from cyborg.drivers import base
 
 _HOST, _DEVICE, _DEPLOYABLE = models.Host, models.Device, models.Deployable
 
@@ -162,7 +163,8 @@ def awaits_last_clean() -> sa.ColumnElement[bool]:
 def on_offer() -> sa.ColumnElement[bool]:
     """Placement offers what is free of the deployable, and so it counts as free to be had."""
     waits = sa.or_(runs_nothing(), awaits_report(), awaits_cleaning(), awaits_last_clean())
-    return sa.and_(usable(), models.Deployable.is_settled, ~_is_redivided(), ~waits)
+    divided = sa.or_(_is_redivided(), _has_parts_in_use())
+    return sa.and_(usable(), models.Deployable.is_settled, ~divided, ~waits)
 
 
 def _is_redivided() -> sa.Exists:
@@ -170,6 +172,14 @@ def _is_redivided() -> sa.Exists:
     card = orm.aliased(models.Deployable)
     found = sa.select(card.id).where(card.id == _DEPLOYABLE.parent_id, ~card.is_settled)
     return found.correlate(_DEPLOYABLE).exists()
+
+
+def _has_parts_in_use() -> sa.Exists:
+    """Containers have parts of the deployable, which is shown whole, as before its driver came."""
+    part, handle = orm.aliased(models.Deployable), orm.aliased(models.AttachHandle)
+    found = sa.select(part.id).join(handle, handle.deployable_id == part.id)
+    nodes = (part.missing.is_(True), handle.attach_type == base.NODES)
+    return found.where(part.parent_id == _DEPLOYABLE.id, *nodes).correlate(_DEPLOYABLE).exists()
 
 
 def uses_of(part: Any, arq: Any) -> tuple[sa.Select[Any], sa.Select[Any]]:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shares of a GPU: projects do not mix on a card, dirt is the card's, and no guest has any."""
+"""Shares and slices of a GPU: no card is given out in two forms, and no guest has any of these.
+
+Projects do not mix on a card with shares, and dirt is the card's.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Sequence
@@ -276,6 +280,63 @@ def test_a_card_is_never_whole_and_in_shares(cloud: Cloud, first: str | None) ->
     after = cloud.ask("p1", group=group[other])
     cloud.work()
     assert cloud.state(after) == states.ACTIVE
+
+
+SLICE = base.AttachHandle(attach_type=base.NODES, attach_info={"slice": "1"})
+SLICES = {"resource_class": "CUSTOM_SLICE", "num_accelerators": 1, "attach_handles": (SLICE,)}
+IN_FULL = {
+    "resource_class": "PGPU",
+    "num_accelerators": 1,
+    "attach_handles": (base.AttachHandle(attach_type="PCI", attach_info=WHOLE),),
+}
+
+
+def show(cloud: Cloud, *, is_divided: bool, below: bool) -> None:
+    """A card whose slices are handles of its own, or of a part below it; or the card as a whole."""
+    own: dict[str, Any] = SLICES if is_divided else IN_FULL
+    if is_divided and below:
+        own = {**IN_FULL, "num_accelerators": 0, "attach_handles": ()}
+    found = hosts.card("a", **own, prepares=True, cleans=True)
+    if is_divided and below:
+        (top,) = found.deployables
+        changes: dict[str, Any] = {**SLICES, "name": f"{top.name}_1g", "parent": top.name}
+        found = dataclasses.replace(found, deployables=(top, dataclasses.replace(top, **changes)))
+    hosts.apply(found)
+    engine.drain(cloud.conf)
+    cloud.placement.sync()
+
+
+@pytest.mark.parametrize("below", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_card_is_never_whole_and_in_slices(
+    cloud: Cloud, *, is_first: bool, below: bool
+) -> None:
+    """The host shows a card whole as long as it lacks its driver, such as after a boot."""
+    groups = [{"resources:PGPU": "1"}, {"resources:CUSTOM_SLICE": "1"}]
+    show(cloud, is_divided=is_first, below=below)
+    first = cloud.ask("p1", group=groups[is_first])
+    cloud.work()
+    assert cloud.state(first) == states.ACTIVE
+    show(cloud, is_divided=not is_first, below=below)
+    for group in groups:
+        with contextlib.suppress(errors.Conflict):
+            cloud.ask("p2", group=group)
+        cloud.work()
+        guest = callers.admin(cloud.enforcer, project_id="p2")
+        with contextlib.suppress(errors.CyborgError):
+            place = {"device_rp_uuid": provider_uuid("host-1_a")}
+            boots.bind(guest, boots.arqs(guest, 1, group), models.new_uuid(), **place)
+        engine.drain(cloud.conf)
+    assert cloud.projects() == {"p1"}
+    if is_first:
+        assert cloud.placement.candidates("PGPU") == set()
+    cloud.leave("p1", first)
+    show(cloud, is_divided=not is_first, below=below)
+    # Who has waited gets it, or who asks now.
+    with contextlib.suppress(errors.Conflict):
+        cloud.ask("p2", group=groups[not is_first])
+    cloud.work()
+    assert cloud.projects() == {"p2"}
 
 
 def test_the_quota_counts_each_share(cloud: Cloud) -> None:
