@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from oslo_config import cfg
 
@@ -46,6 +46,8 @@ class Slices:
             if not _has_room(name, None):
                 limit = f"{_COMPUTE} slices of compute and {_MEMORY} of memory"
                 raise ValueError(f"[gpu_devices] layouts: {name} does not fit into {limit}")
+            if name != (shown_as := _named(profile for _slices, _size, profile in _parts(name))):
+                raise ValueError(f"[gpu_devices] layouts: write {name} as {shown_as}")
         self._known: set[str] = set()
         self._wanted: set[str] = set()
         self._asking: threading.Thread | None = None
@@ -143,9 +145,13 @@ def facts(profile: str) -> dict[str, str | int]:
 
 def shown(profiles: Profiles) -> str | None:
     """The layout of a card with these instances; None if a profile is not known."""
-    if None in profiles.values():
-        return None
-    numbers = Counter(str(each).replace("+", ".") for each in profiles.values())
+    known = [each for each in profiles.values() if each is not None]
+    return _named(known) if len(known) == len(profiles) else None
+
+
+def _named(profiles: Iterable[str]) -> str:
+    """The one name of the layout with these profiles."""
+    numbers = Counter(each.replace("+", ".") for each in profiles)
     return "_".join(f"{numbers[each]}x{each}" for each in sorted(numbers, reverse=True))
 
 

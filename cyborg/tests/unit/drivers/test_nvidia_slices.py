@@ -51,12 +51,23 @@ def test_these_do_not(layout: str, memory: int | None) -> None:
     assert not slices._has_room(layout, memory)
 
 
-def test_a_layout_that_fits_no_card_is_an_error_that_names_the_option() -> None:
-    text = "[gpu_devices]\nlayouts = 7x1g.10gb, 8x1g.10gb\n"
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("8x1g.10gb", "8x1g.10gb does not fit"),
+        # The card would show it under another name than was asked for.
+        ("4x1g.10gb_1x3g.40gb", "write 4x1g.10gb_1x3g.40gb as 1x3g.40gb_4x1g.10gb"),
+        ("1x1g.10gb_6x1g.10gb", "write 1x1g.10gb_6x1g.10gb as 7x1g.10gb"),
+    ],
+)
+def test_a_layout_that_no_card_can_show_is_an_error_that_names_the_option(
+    name: str, told: str
+) -> None:
+    text = f"[gpu_devices]\nlayouts = 7x1g.10gb, {name}\n"
     loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
 
     (error,) = loaded.errors.values()
-    assert "[gpu_devices] layouts: 8x1g.10gb" in error
+    assert f"[gpu_devices] layouts: {told}" in error
 
 
 @pytest.mark.parametrize(
