@@ -83,7 +83,7 @@ def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
             "[oslo_policy] enforce_new_defaults = false has no effect: rules have only their new "
             "defaults. To permit more, write a policy file."
         )
-    app = pecan.Pecan(
+    app: WSGIApplication = pecan.Pecan(
         root.RootController(with_tokens=conf.api.auth_strategy == "keystone"),
         hooks=[request.RequestHook(conf, enforcer)],
         request_cls=request.Request,
@@ -92,8 +92,9 @@ def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
         force_canonical=False,
         use_context_locals=False,
     )
-    reader = request_body.RequestReader(app, conf)
-    return status_page.StatusPage(reader) if status_page.is_wanted(conf) else reader
+    if status_page.is_wanted(conf):
+        app = status_page.StatusPage(app)
+    return request_body.RequestReader(app, conf)
 
 
 def tell_conductors() -> None:

@@ -47,7 +47,8 @@ class _StaticFile(NamedTuple):
 class StatusPage:
     """WSGI middleware that answers a browser at ``/``, and below ``/status/``; passes on all else.
 
-    Clients that do not prefer HTML to JSON, and all other paths and methods, reach the API.
+    Clients that do not prefer HTML to JSON, and all other paths and methods, reach the API. The
+    URL has been checked.
     """
 
     def __init__(self, app: WSGIApplication) -> None:
@@ -61,7 +62,7 @@ class StatusPage:
             return self._app(environ, start_response)
         if not request.path_info:
             # The names of the files are relative, so that a proxy may serve us below any path.
-            moved = webob.Response(status=302, location=f"{request.script_name}/")
+            moved = webob.Response(status=302, location=f"{request.application_url}/")
             return moved(environ, start_response)
         return _answer(self._files[name])(environ, start_response)
 

@@ -60,7 +60,10 @@ def test_other_methods_reach_the_api(conf, method) -> None:
         assert told(with_page)[:2] == told(without)[:2]
 
 
-@pytest.mark.parametrize("path", ["/v2", "/v2/devices", "/nope", "/status/", "/status/../app.py"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v2", "/v2/devices", "/nope", "/status/", "/status/../app.py", "/status/%ff", "/v2/%ff"],
+)
 def test_at_other_paths_a_browser_gets_what_everyone_gets(conf, path) -> None:
     on, off = getter(conf), getter(conf, is_on=False)
     assert told(on(path, Accept=OF_A_BROWSER)) == told(off(path, Accept=OF_A_BROWSER))
