@@ -41,6 +41,11 @@ class Create(command.ShowOne):
 
     argument = ("device_profile_name", "Name of the profile")
 
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what scripts give to the command of python-cyborgclient, which changes nothing."""
+        for unused in ("--group-id", "--image-uuid"):
+            parser.add_argument(unused, help=argparse.SUPPRESS)
+
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Create them, and show what differs between several as lists."""
         body = {"device_profile_name": parsed_args.device_profile_name}

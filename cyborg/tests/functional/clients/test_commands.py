@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import re
+import types
 from typing import Any
 
 import pytest
@@ -47,6 +48,17 @@ def test_they_take_no_command_away() -> None:
     assert both == {
         f"accelerator_{kind}_{act}" for kind, acts in replaced.items() for act in acts.split()
     }
+
+
+def test_they_take_the_options_of_what_they_replace() -> None:
+    def options(entry: importlib.metadata.EntryPoint) -> set[str]:
+        app = types.SimpleNamespace(client_manager=None)
+        parser = entry.load()(app, None).get_parser("openstack")
+        return set(parser._option_string_actions)
+
+    ours = importlib.metadata.entry_points(group="openstack.cyborg.v2")
+    for old in importlib.metadata.entry_points(group="openstack.accelerator.v2"):
+        assert options(old) - options(ours[old.name]) == set(), old
 
 
 @pytest.mark.parametrize("version", [None, "2.3"])
