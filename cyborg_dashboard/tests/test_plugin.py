@@ -1,28 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import pathlib
-
-import django.core.management
-
 from cyborg.tests import hosts
 from cyborg.tests.service import Site
 from cyborg_dashboard.tests.conftest import Dashboard, told
 
-ROOT = pathlib.Path(__file__).parents[1]
 HOSTILE = "</td><script>alert(1)</script>\u202egnp.exe" + "x" * 10240
-
-
-def test_the_rules_are_those_of_the_api(tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "rules.yaml"
-    django.core.management.call_command(
-        "dump_default_policies", namespace="cyborg.api", output_file=str(file)
-    )
-    assert (ROOT / "default_policies.yaml").read_text() == file.read_text(), (
-        "run: DJANGO_SETTINGS_MODULE=cyborg_dashboard.tests.settings python -m django "
-        "dump_default_policies --namespace cyborg.api "
-        "--output-file cyborg_dashboard/default_policies.yaml"
-    )
 
 
 def test_a_hostile_name_does_no_harm(site: Site, dashboard: Dashboard) -> None:

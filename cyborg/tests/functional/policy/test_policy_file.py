@@ -21,6 +21,7 @@ from cyborg.tests import asks
 from cyborg.tests.asks import REQUESTS
 from cyborg.tests.personas import PROJECTS
 from cyborg.tests.scene import Scene
+from cyborg.tests.servers import REPOSITORY
 
 #: Of contract and so of policy files in the field, besides those of the requests.
 BLOCKS = {
@@ -42,7 +43,8 @@ BLOCKS = {
     "admin_or_owner",
     "admin_or_user",
 }
-GENERATOR = pathlib.Path(__file__).parents[4] / "etc" / "cyborg" / "policy-generator.conf"
+GENERATOR = REPOSITORY / "etc" / "cyborg" / "policy-generator.conf"
+OF_HORIZON = REPOSITORY / "cyborg_dashboard" / "default_policies.yaml"
 
 
 class PolicyFile:
@@ -215,3 +217,14 @@ def test_the_sample_has_every_rule(tmp_path: pathlib.Path) -> None:
     assert named == {rule.name for rule in rules.list_rules()}
     # All of it is commented out: a sample that is used as it is changes nothing.
     assert yaml.safe_load(output.read_text()) is None
+
+
+def test_horizon_is_told_the_rules_of_the_api() -> None:
+    fields = ("name", "check_str", "description", "operations")
+    known = [tuple(getattr(rule, name, []) for name in fields) for rule in rules.list_rules()]
+    told = yaml.safe_load(OF_HORIZON.read_text())
+    assert [tuple(each[name] for name in fields) for each in told] == known, (
+        "run, where Horizon is: DJANGO_SETTINGS_MODULE=cyborg_dashboard.tests.settings "
+        "python -m django dump_default_policies --namespace cyborg.api "
+        "--output-file cyborg_dashboard/default_policies.yaml"
+    )
