@@ -431,17 +431,18 @@ def set_xilinx_shell(
 
 @programming.entrypoint
 def set_gpu_instances(
-    address: str, profiles: list[str], timeout: float, lock: str, until: float
+    address: str, profiles: list[str], timeout: float, lock: str, until: float, *, beside: bool
 ) -> None:
-    """Divide an NVIDIA card in MIG mode into GPU instances of these profiles, and no others.
+    """Make GPU instances of these profiles of an NVIDIA card in MIG mode.
 
-    ``timeout`` is for each of three runs of NVIDIA's tool.
+    Unless they are to be ``beside`` those that it has, these are destroyed. ``timeout`` is for each
+    of up to three runs of NVIDIA's tool.
 
     :raises OSError: as :func:`cyborg.drivers.tool_process.run`
     """
     place = ["-i", _checked(_ADDRESS, address)]
     wanted = ",".join(_checked(_MIG_PROFILE, each) for each in profiles)
-    for arguments in (["-dci"], ["-dgi"], ["-cgi", wanted, "-C"]):
+    for arguments in (*(() if beside else (["-dci"], ["-dgi"])), ["-cgi", wanted, "-C"]):
         try:
             _run([_NVIDIA_SMI, "mig", *arguments, *place], timeout, lock, until)
         except OSError as exc:

@@ -217,7 +217,7 @@ def _make_instances(
     profiles = [profile] * layout.instances
 
     def call(timeout: float, lock: str) -> None:
-        privileged.set_gpu_instances(card.address, profiles, timeout, lock, until)
+        privileged.set_gpu_instances(card.address, profiles, timeout, lock, until, beside=False)
 
     card_tools.run(conf, card.address, call)
 

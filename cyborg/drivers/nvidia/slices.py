@@ -110,25 +110,34 @@ class Slices:
     ) -> base.Programmed:
         """Divide a card anew, unless it is divided so.
 
+        Where instances of its layout are lost, those that are left stay: containers have them.
+
         :raises NothingWritten, NotPermitted: the card has what it had before
         :raises BeingWritten: a tool still writes the card
         """
         known = self.layouts(card, functions)
         name = card_tools.asked_layout(target, known, f"GPU {card.address}")
+        wanted = Counter(profile for _slices, _size, profile in _parts(name))
         before = _present(card.address)
-        profiles = [profile for _slices, _size, profile in _parts(name)]
+        try:
+            if before:
+                # What was kept may be of others with these numbers.
+                self._read(card.address)
+            present = Counter(map(_tools_name, map(str, self.of(card).values())))
+            beside = present < wanted and _gpu_instances(card.address) == {gpu for gpu, _ in before}
+            profiles = list((wanted - present if beside else wanted).elements())
 
-        def call(timeout: float, lock: str) -> None:
-            privileged.set_gpu_instances(card.address, profiles, timeout, lock, target.until)
+            def call(timeout: float, lock: str) -> None:
+                place = card.address, profiles, timeout, lock, target.until
+                privileged.set_gpu_instances(*place, beside=beside)
 
-        if shown(self.of(card)) != name:
-            try:
+            if present != wanted:
                 card_tools.run(self._conf, card.address, call)
-            except OSError as exc:
-                if _present(card.address) != before:
-                    raise
-                raise base.NothingWritten(str(exc)) from exc
-            self._read(card.address)
+                self._read(card.address)
+        except (OSError, ValueError) as exc:
+            if _present(card.address) != before:
+                raise
+            raise base.NothingWritten(str(exc)) from exc
         return base.Programmed(function=shown(self.of(card)), verified_by="nvidia-smi mig -lci")
 
 
@@ -158,12 +167,17 @@ def _named(profiles: Iterable[str]) -> str:
 def _parts(layout: str) -> list[tuple[int, int, str]]:
     """The slices of compute, the GB of memory and the profile of each instance, largest first."""
     found = [
-        (int(part[3]), int(part[4]), part[2].replace(".me", "+me").replace(".gfx", "+gfx"))
+        (int(part[3]), int(part[4]), _tools_name(part[2]))
         for part in map(_PART.fullmatch, layout.split("_"))
         if part
         for _ in range(int(part[1]))
     ]
     return sorted(found, reverse=True)
+
+
+def _tools_name(profile: str) -> str:
+    """A profile as NVIDIA's tool names it."""
+    return profile.replace(".me", "+me").replace(".gfx", "+gfx")
 
 
 def _has_room(layout: str, memory_mib: int | None) -> bool:
@@ -208,3 +222,8 @@ def _present(address: str) -> list[tuple[str, str]]:
         for own in filter(_INSTANCE.fullmatch, sysfs.names(f"{place}/{gpu}"))
     ]
     return [(str(gpu), str(own)) for gpu, own in sorted(found)]
+
+
+def _gpu_instances(address: str) -> set[str]:
+    """The numbers of a card's GPU instances, of which some may have no compute instance yet."""
+    return {gpu[2:] for gpu in sysfs.names(_folder(address)) if _INSTANCE.fullmatch(gpu)}

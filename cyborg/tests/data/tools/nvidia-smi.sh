@@ -37,6 +37,8 @@ if [ -n "$destroyed" ] && [ -z "$(cat "/sys/.gpu_instances/$card" 2>/dev/null)" 
     exit 6
 fi
 [ "$destroyed" = compute ] && exit 0
+present=$(cat "/sys/.gpu_instances/$card" 2>/dev/null)
+[ -n "$wanted" ] && [ -n "$present" ] && wanted=$present,$wanted
 if ! printf '["divide", "%s", "%s"]' "$card" "$wanted" > /sys/.simulated; then
     echo "Unable to change the GPU instances of GPU $card"
     exit 4

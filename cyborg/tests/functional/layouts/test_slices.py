@@ -160,9 +160,11 @@ def mig(start_layouts: Any, tmp_path: pathlib.Path) -> LayoutsSite:
     return one
 
 
-def lose(tool: str, card: str) -> None:
-    """What a reboot leaves of the instances."""
+def lose(tool: str, card: str, left: str = "") -> None:
+    """What a reboot, or somebody by hand, leaves of the instances."""
     subprocess.run([tool, "mig", "-dgi", "-i", card], check=True)
+    if left:
+        subprocess.run([tool, "mig", "-cgi", left, "-C", "-i", card], check=True)
     forget()
 
 
@@ -192,6 +194,16 @@ def test_a_card_has_slices_of_two_sizes(mig: LayoutsSite, tmp_path: pathlib.Path
     refused = mig.ask(card, "7x1g.10gb")
     assert refused.status_code == 409
     assert "or a part of it" in refused.text
+
+    # Of a part of it that is lost, what is left stays.
+    tool = tmp_path / "agent/nvidia-smi"
+    mig.host.call(lose, str(tool), card, "1g.10gb," * 3 + "1g.10gb")
+    noted = tmp_path / "agent/asked"
+    noted.write_text("")
+    mig.site.hurry(lambda: "-cgi" in noted.read_text())
+    assert f"mig -cgi 3g.40gb -C -i {card}" in noted.read_text()
+    assert "-dgi" not in noted.read_text()
+    mig.site.hurry(lambda: mig.layout(card) == MIXED and mig.site.idle())
 
     # The layout that a container needs is put back, and nobody gets a slice meanwhile.
     mig.host.call(lose, str(tmp_path / "agent/nvidia-smi"), card)
