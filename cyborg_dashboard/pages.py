@@ -132,6 +132,14 @@ class FormView(_Asking, forms.ModalFormView):
 
     template_name = "cyborg_dashboard/form.html"
     help_text = preview_label = ""
+    #: The policy rule of what the form asks for.
+    rule = ""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Show it to those only whom the API would serve."""
+        if not api.may(request, self.rule):
+            raise exceptions.NotAuthorized
+        return super().dispatch(request, *args, **kwargs)
 
     def get_cancel_url(self) -> str:
         """Where one is led who does not want it."""

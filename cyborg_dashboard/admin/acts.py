@@ -128,8 +128,9 @@ class ActView(pages.FormView):
     def setup(self, request: http.HttpRequest, **given: Any) -> None:
         """Say what it is about."""
         super().setup(request, **given)
+        act = _ACTS[given["collection"]][given["name"]]
+        self.rule, self.help_text = act.rule, f"{given['key']}: {act.effect}"
         self.page_title = self.submit_label = given["name"].capitalize()
-        self.help_text = f"{given['key']}: {_ACTS[given['collection']][given['name']].effect}"
 
     def get_success_url(self) -> str:
         """The page of what it was done to."""

@@ -41,7 +41,7 @@ _DEPLOYABLES = table(
     *("deployables", "Deployables", "name", "num_accelerators", "driver_name", "program"),
     *("attributes", "withheld_reason"),
     row_actions=(
-        link("program", "Program", f"{_HERE}:program", "cyborg:deployable:program", _has_program),
+        link("program", "Program", f"{_HERE}:program", program.RULE, _has_program),
     ),
 )
 _HANDLES = table(

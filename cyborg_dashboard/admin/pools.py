@@ -79,7 +79,7 @@ class PoolView(pages.FormView):
 
 urlpatterns = [
     urls.path("", PoolsView.as_view(), name="index"),
-    urls.path("create/", PoolView.as_view(), name="create"),
-    urls.path("edit/<uuid:uuid>/", PoolView.as_view(), name="edit"),
+    urls.path("create/", PoolView.as_view(rule=f"{_RULE}:create"), name="create"),
+    urls.path("edit/<uuid:uuid>/", PoolView.as_view(rule=f"{_RULE}:update"), name="edit"),
     *acts.urlpatterns("function_pools"),
 ]

@@ -127,6 +127,7 @@ class CreateView(pages.FormView):
     """The form."""
 
     form_class = ProfileForm
+    rule = _CREATE
     page_title = submit_label = "Create Profile"
     preview_label = "Where Would It Fit Now?"
     success_url = urls.reverse_lazy(f"{_HERE}:index")

@@ -13,6 +13,7 @@ from cyborg_dashboard.api import Row
 from cyborg_dashboard.tables import table, words
 
 _HERE = "horizon:admin:accelerator_devices"
+RULE = "cyborg:deployable:program"
 _PROGRAMS = ("image_uuid", "image_name", "function_id", "function_name", "layout")
 #: Seconds between two looks at an operation.
 _POLL = 3
@@ -39,6 +40,7 @@ class ProgramView(pages.FormView):
     """The form."""
 
     form_class = ProgramForm
+    rule = RULE
     page_title = submit_label = "Program"
     help_text = "Of a function the newest image is written. Nobody may use the deployable."
     success_url = urls.reverse_lazy(f"{_HERE}:index")

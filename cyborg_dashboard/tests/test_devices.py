@@ -109,5 +109,9 @@ def test_what_the_policy_forbids_is_not_shown(site: Site, dashboard: Dashboard) 
     page = dashboard.get(f"{DEVICES}device/{device['uuid']}/")
     assert device["uuid"] in words(page)
     assert "/disable/" not in page
+    (deployable,) = site.call("GET", "/deployables")["deployables"]
+    program = f"{DEVICES}program/{deployable['uuid']}/"
+    for path in (_act("devices", "disable", device["uuid"]), program):
+        assert dashboard.browser.get(path).status_code == 403
     dashboard.sign_in("admin", "admin")
     assert "/disable/" in dashboard.get(f"{DEVICES}device/{device['uuid']}/")
