@@ -154,6 +154,18 @@ def test_the_calls_of_a_view_do_not_grow_with_the_rows(browser: Browser) -> None
     assert calls() == few
 
 
+def test_a_pool_that_lacks_slots_is_stuck_behind_many_that_do_not(browser: Browser) -> None:
+    with db.writer() as session:
+        session.add_all(
+            models.FunctionPool(
+                name=f"pool-{each}", function_id="a", function_plain="a", free=0, max_devices=1,
+                reason="There is no image." if each == 50 else None,
+            )
+            for each in range(51)
+        )
+    assert "pool-50" in browser.open("stuck")
+
+
 def test_keys_alone_lead_through_the_page(browser: Browser) -> None:
     browser.open("pools")
     seen = []
