@@ -11,7 +11,9 @@ class ClassTotal(Object):
     """The accelerators of one resource class on all hosts."""
 
     resource_class = Field(fields.TEXT, "The resource class.")
-    total = Field(fields.COUNT, "All accelerators; the other numbers add up to it.")
+    total = Field(
+        fields.COUNT, "All but those that are gone and unused; the other numbers add up to it."
+    )
     used = Field(fields.COUNT, "Accelerators that a consumer has.")
     free = Field(fields.COUNT, "Accelerators that a consumer can get now.")
     preparing = Field(
@@ -19,7 +21,8 @@ class ClassTotal(Object):
     )
     out_of_service = Field(
         fields.COUNT,
-        "Accelerators that are unhealthy, disabled or gone, or whose host is down or drained.",
+        "Accelerators that are unhealthy, disabled or withheld, or on a host that is down or "
+        "drained.",
     )
 
 

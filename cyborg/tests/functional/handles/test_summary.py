@@ -110,3 +110,14 @@ def test_two_statements_for_any_number_of_hosts(
 def test_older_microversions_lack_it(api: Api) -> None:
     answer = api.ask("GET", "/v2/summary", version="2.3")
     assert answer.status_int == 404
+
+
+@pytest.mark.makes_up_rows
+def test_what_is_gone_counts_as_long_as_somebody_has_it(
+    api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext
+) -> None:
+    hosts.apply(hosts.card("a"), hosts.card("b", range(4, 6), resource_class="PGPU"))
+    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
+    engine.drain(conf)
+    hosts.apply()
+    assert of(api) == {(ROOT, "FPGA"): (1, 1, 0, 0, 0)}
