@@ -73,8 +73,10 @@ def _regular(error: Known, environ: Mapping[str, Any]) -> dict[str, Any]:
         detail = error.message
     else:
         why = error.detail or status.description
-        path = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"[:_PATH_MAX]
-        detail = f"{environ['REQUEST_METHOD']} {path}: {why}."
+        path = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"
+        # WSGI passes on bytes as characters.
+        text = path.encode("latin-1").decode(errors="replace")[:_PATH_MAX]
+        detail = f"{environ['REQUEST_METHOD']} {text}: {why}."
     slug = status.phrase.lower().replace(" ", "-")
     return {
         "errors": [

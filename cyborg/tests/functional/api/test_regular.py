@@ -121,6 +121,10 @@ def test_every_error_has_one_form(call: Call, method: str, url: str, body: Any, 
     assert 0 < len(error(answer)["detail"]) < 1000
 
 
+def test_an_unknown_path_is_repeated_in_its_own_letters(call: Call) -> None:
+    assert error(call("GET", "/v2/ger%C3%A4t"))["detail"].startswith("GET /v2/ger\u00e4t: ")
+
+
 @pytest.mark.every_database
 def test_whoever_a_policy_file_lets_delete_profiles_deletes_only_what_it_sees(
     ctx: context.RequestContext, tenant: context.RequestContext
