@@ -109,8 +109,10 @@ def _say_room(request: http.HttpRequest, groups: list[dict[str, str]]) -> None:
     consumer = {"uuid": str(uuid.uuid4()), "type": "PREVIEW"}
     body = {"consumer": consumer, "groups": groups, "dry_run": True}
     found = cyborg.call("POST", "/allocations", body=body)
-    if found["hosts"]:
-        messages.info(request, f"It fits now, first of all on {', '.join(found['hosts'])}.")
+    # Without the right to ask for candidates one is told no host.
+    where = f", first of all on {', '.join(found['hosts'])}" if found["hosts"] else ""
+    if found["state_reason"] is None:
+        messages.info(request, f"It fits now{where}.")
     else:
         messages.warning(request, found["state_reason"])
 

@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import pathlib
+
+import pytest
+from oslo_config import cfg
+from oslo_policy import opts
+
 from cyborg.tests import hosts
 from cyborg.tests.service import NAME, Site
 from cyborg_dashboard.tests.conftest import Dashboard, choices, table, told
@@ -42,6 +48,23 @@ def test_a_preview_makes_nothing(site: Site, dashboard: Dashboard) -> None:
     page = dashboard.post(f"{PROFILES}create/", name="two", preview="1", **many)
     assert "room" in told(page, "warning")[0]
     assert site.call("GET", "/device_profiles")["device_profiles"] == []
+
+
+@pytest.fixture
+def no_candidates(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> None:
+    rules = tmp_path / "policy.yaml"
+    rules.write_text('"cyborg:device_profile:candidates": "!"')
+    opts.set_defaults(conf)
+    conf.set_override("policy_file", str(rules), group="oslo_policy")
+
+
+def test_a_preview_names_no_host_to_those_who_may_not_know(
+    no_candidates: None, site: Site, dashboard: Dashboard
+) -> None:
+    site.start_with(hosts.card())
+    page = dashboard.post(f"{PROFILES}create/", name="two", preview="1", **GROUP)
+    assert told(page, "info") == ["Info: It fits now."]
+    assert told(page, "warning") == []
 
 
 def test_a_refusal_keeps_what_was_written(site: Site, dashboard: Dashboard) -> None:
