@@ -63,7 +63,7 @@ _ACTS = {
         "delete": Act("cyborg:device_profile:delete", "A flavor that names it fails.", "", None),
     },
     "function_pools": {
-        "delete": Act("cyborg:function_pool:delete", "What is programmed stays so.", "", None),
+        "delete": Act("cyborg:function_pool:delete", "Deployables keep their programs.", "", None),
     },
 }
 _PLACES = {

@@ -16,7 +16,8 @@ from pathlib import Path
 
 MAX_WORDS = 40
 #: Rooms whose docstrings users, operators or authors of drivers read.
-ROOMS = ("api", "cmd", "conf", "drivers/base.py", "osc", "policy")
+ROOMS = ("cyborg/api", "cyborg/cmd", "cyborg/conf", "cyborg/drivers/base.py", "cyborg/osc",
+         "cyborg/policy")  # fmt: skip
 PAGES = ("README.rst", "CONTRIBUTING.rst", "api-ref/source", "doc/source/configuration",
          "doc/source/install", "doc/source/reference", "doc/source/user")  # fmt: skip
 #: Each with the reason why it is refused. A question may begin with any word.
@@ -42,7 +43,7 @@ def texts_of_code(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and id(node) not in docstrings:
             yield node.lineno, str(node.value)
-    if path.relative_to("cyborg").as_posix().startswith(ROOMS):
+    if path.as_posix().startswith(ROOMS):
         for node in documented:
             if not getattr(node, "name", "").startswith("_"):
                 found = ast.get_docstring(node) or ""
@@ -70,7 +71,7 @@ def breaches(line: int, text: str) -> Iterator[str]:
 
 def main() -> int:
     """Check the tree that is the working directory."""
-    code = (each for each in Path("cyborg").rglob("*.py") if "tests" not in each.parts)
+    code = (each for each in Path().glob("cyborg*/**/*.py") if "tests" not in each.parts)
     pages = (each for name in PAGES for each in (Path(name), *Path(name).rglob("*.[ri]*")))
     read = [(path, texts_of_code(path)) for path in sorted(code)]
     read += [(path, texts_of_page(path)) for path in sorted(pages) if path.is_file()]

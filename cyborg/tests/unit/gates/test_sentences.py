@@ -19,6 +19,7 @@ LONG = "word " * 41
         ("cyborg/agent/a.py", f'HELP = "{LONG}"', "41 words"),
         ("cyborg/osc/a.py", '"""Show what is set and is new."""', "what is … is"),
         ("cyborg/db/a.py", 'TEXT = "Ask whoever made it."', "read twice"),
+        ("cyborg_dashboard/a.py", 'HELP = "What is set stays."', "without its subject"),
         ("README.rst", "Title\n=====\n\nGood.\nWho reads is sure.\n", "without its subject"),
         ("doc/source/user/a.rst", f"* {LONG}\n", "41 words"),
         ("api-ref/source/a.inc", "Good; those are not.\n", None),
