@@ -80,8 +80,8 @@ def cards(prepared):
         stack.restart(f"cyborg-agent-{HOST}")
         # The first report without them changes nothing, as most of the host's cards are missing.
         prepared.until("the end of the cards", lambda: offered(prepared, count=1))
-        # Nova's compute asks Placement for the allocations of each provider that it knows, and until
-        # it has read them anew builds nothing where one of them is gone.
+        # Nova's compute asks for the allocations of each provider that it knows, and until it has
+        # read them anew builds nothing where one of them is gone.
         stack.restart(f"nova-compute-{HOST}")
         prepared.mend_host(HOST)
 
