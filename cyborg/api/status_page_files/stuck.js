@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What does not go on by itself, and what an operator does about it.
 import { list, part, requests } from "./api.js";
-import { el, link, place, said, section, table, time } from "./dom.js";
+import { el, link, place, said, section, table, time, uuid } from "./dom.js";
 import { allocationTable, deviceTable, poolTable, requestTable } from "./lists.js";
 
 const remedy = (sentence, command) =>
@@ -25,6 +25,7 @@ const handleTable = (rows) => table("Attach handles", [
   ["Device", (row) => link(row.device_uuid, "device", { uuid: row.device_uuid })],
   ["Host", (row) => said(row.hostname)],
   ["Attach handle", (row) => place(row.attach_handle_info)],
+  ["Request", (row) => uuid(row.arq_uuid)],
   ["Reason", (row) => said(row.state_reason)],
 ], rows);
 
@@ -44,7 +45,7 @@ const kinds = () => [
     "Mend on the host what the error names; the agent looks again by itself."),
   kind("Unhealthy devices", list("devices", { health: "unhealthy" }), deviceTable,
     "Nobody new is given the device, and whoever has it keeps it. Repair it, or first:",
-    "openstack accelerator device disable DEVICE --reason WHY"),
+    "openstack accelerator device set --disable --reason WHY DEVICE"),
   kind("Devices that are gone from their host", list("devices", { missing: true }), deviceTable,
     "Put the card back. If it is gone for good, remove its record:",
     "openstack accelerator device delete DEVICE"),

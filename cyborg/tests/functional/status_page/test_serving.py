@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
+import types
 from collections.abc import Callable
 from fnmatch import fnmatch
 from typing import Any
@@ -117,6 +119,18 @@ def test_the_files_name_each_other_and_nothing_outside() -> None:
     assert not re.search("innerHTML|outerHTML =|insertAdjacent|document.write|eval", whole)
     named = re.findall(r"(?:from \"\./|=\"status/)([^\"]+)\"", whole)
     assert set(named) | {"index.html"} == set(FILES)
+
+
+def test_the_commands_that_it_tells_exist() -> None:
+    text = (status_page._FOLDER / "stuck.js").read_text()
+    commands = importlib.metadata.entry_points(group="openstack.cyborg.v2")
+    told = re.findall(r'"openstack (accelerator [^"]+)"', text)
+    assert told
+    for line in told:
+        kind, act, *words = line.split()[1:]
+        app = types.SimpleNamespace(client_manager=None)
+        command = commands[f"accelerator_{kind}_{act}"].load()(app, None)
+        command.get_parser("openstack").parse_args(words)
 
 
 def test_a_wheel_has_the_files() -> None:

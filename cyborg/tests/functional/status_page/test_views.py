@@ -154,6 +154,19 @@ def test_the_calls_of_a_view_do_not_grow_with_the_rows(browser: Browser) -> None
     assert calls() == few
 
 
+def test_a_handle_that_could_not_be_cleaned_is_shown_with_the_request_to_release(
+    browser: Browser,
+) -> None:
+    handle = models.AttachHandle
+    with db.reader() as session:
+        query = sa.select(handle.left_arq).where(handle.left_reason.is_not(None))
+        arq = session.scalars(query).first()
+    assert arq
+    browser.open("stuck")
+    (part,) = (each.text for each in browser.every("section") if "cleaned" in each.text)
+    assert arq in part
+
+
 def test_a_pool_that_lacks_slots_is_stuck_behind_many_that_do_not(browser: Browser) -> None:
     with db.writer() as session:
         session.add_all(
