@@ -67,7 +67,7 @@ def test_another_machine_is_not(api: WSGIApplication, conf: cfg.ConfigOpts, clie
 def test_nor_is_it_through_a_proxy_on_this_machine(api: WSGIApplication, header: str) -> None:
     for content in ("for=192.0.2.1", ""):
         answer = post(api, **{header: content})
-        assert is_refused(answer, "not through a proxy")
+        assert is_refused(answer, "without a proxy")
 
 
 @pytest.mark.parametrize(
