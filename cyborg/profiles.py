@@ -116,7 +116,7 @@ def count_requests(groups: Sequence[dict[str, str]]) -> list[tuple[int, dict[str
 
 
 def warnings(groups: Iterable[Mapping[str, str]]) -> list[str]:
-    """What who uses a profile with those groups should know: sentences."""
+    """Sentences that warn users of a profile with those groups."""
     return [
         f"groups[{index}] asks for {base.SHARE_CLASS}: nothing isolates shares of a GPU from each "
         "other. Another one can take all of its time and memory, or stop it."

@@ -39,7 +39,7 @@ class Chooser:
     conf: cfg.ConfigOpts
     placing: str
     alternatives: int
-    #: Who is to have what is chosen.
+    #: The project of the consumer.
     project_id: str | None = None
     #: Providers that are not chosen.
     without: Collection[str] = frozenset()

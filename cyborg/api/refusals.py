@@ -19,7 +19,7 @@ SHOWN = 255
 
 _UUID = "{field} must be a UUID, not '{value}'."
 _NUMBER = "{field} must be a whole number from {least} to {most}, not '{value}'."
-#: The same to clients of 2.0 to 2.3, some of which look for how it begins.
+#: Upstream's sentences for clients of 2.0 to 2.3, some of which look for the beginning.
 _UPSTREAM = {
     _UUID: "Invalid input for field/attribute {last}. Value: '{value}'. unable to convert to uuid. "
     "Error: Expected a uuid but received {value}.",

@@ -155,7 +155,7 @@ def _by_state(
 def _work(session: orm.Session, kinds: Iterable[str]) -> Iterator[_Sample]:
     now = db.now_ms()
     owned = sa.and_(_WORK.owner.is_not(None), _WORK.lease_ms >= now)
-    # What waits for guests to leave gets as old as they want.
+    # Work that waits for guests to leave gets as old as they want.
     is_patient = _WORK.error_code == work.NOT_YET
     query = sa.select(
         _WORK.kind,
@@ -191,7 +191,7 @@ def _held_back(session: orm.Session, conf: cfg.ConfigOpts) -> Iterator[_Sample]:
 
 def _handles(session: orm.Session) -> Iterator[_Sample]:
     query = listing.joined(models.AttachHandle.id).join(_HOST, _HOST.id == _DEVICE.host_id)
-    # What is on a host that is down or drained can be given to nobody either.
+    # Handles of a host that is down or drained can be given to nobody either.
     lost = sa.or_(~availability.usable(), models.AttachHandle.missing)
     states = {**listing.conditions(), listing.UNAVAILABLE: lost}
     found = list(_by_state(session, query, listing.RESOURCE_CLASS, states))

@@ -282,7 +282,7 @@ class Deployable(Base):
     clean_erases: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: UUID or name of the image that is written between two guests; null: nothing is.
     blank_image: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
-    #: Whose its handles may be at a time if each is a share of the same hardware, else null.
+    #: The projects that may have handles at a time, if each is a share of one card; else null.
     shared: orm.Mapped[str | None] = orm.mapped_column(string(20), default=None)
     #: Gone from the host but kept, since an ARQ holds one of its handles.
     missing: orm.Mapped[bool] = orm.mapped_column(default=False)

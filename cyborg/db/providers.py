@@ -98,7 +98,7 @@ _HOST = _columns(models.Host, HostRow)
 _DEVICE = _columns(models.Device, DeviceRow, "host")
 _deployables, _devices = models.Deployable.__table__, models.Device.__table__
 _cards = _deployables.alias("cards")
-#: What is of the deployable above where that has a layout.
+#: The state of the program: that of the deployable above, where that has a layout.
 _SHARED = sa.func.coalesce(_cards.c.program_state, _deployables.c.program_state)
 _PROVIDER = [
     _SHARED if column.name == "program_state" else column

@@ -14,7 +14,7 @@ from cliff import columns as cliff_columns
 from cyborg.osc import command
 
 _FIELDS = command.LISTS["summary"]["fields"]
-#: What people see of them, the most important first: a narrow terminal leaves out the last.
+#: The columns that people see, the most important first: a narrow terminal leaves out the last.
 _HEADERS = {
     "hostname": "host",
     "resource_class": "class",

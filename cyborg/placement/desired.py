@@ -284,7 +284,7 @@ def _record(row: models.ResourceProvider) -> Record:
 
 
 def unsure(uuids: Collection[str]) -> list[str]:
-    """Those of the providers of which Placement may still carry out an earlier request."""
+    """The providers among these of which Placement may still carry out an earlier request."""
     found = sa.select(_PROVIDER.uuid, _PROVIDER.written).where(_PROVIDER.uuid.in_(uuids))
     return [uuid for uuid, written in db.rows(found) if written and written.get(_UNSURE, False)]
 

@@ -121,7 +121,7 @@ class Slices:
         before = _present(card.address)
         try:
             if before:
-                # What was kept may be of others with these numbers.
+                # The kept facts may be those of former instances with these numbers.
                 self._read(card.address)
             present = Counter(map(_tools_name, map(str, self.of(card).values())))
             beside = present < wanted and _gpu_instances(card.address) == {gpu for gpu, _ in before}
