@@ -153,11 +153,11 @@ def test_every_route_says_when_to_come_back_and_recovers(call: Call, wire: messa
         assert_served(call, route)
 
 
-# libpq sees a dead host only, and not a server that has stopped.
+# libpq sees a dead host only, and PyMySQL's time limit costs too much of each boot.
 @pytest.mark.services
 @pytest.mark.parametrize(
     ("database_kind", "database_driver"),
-    [each for each in servers.DRIVERS if each[0] == "mysql"],
+    [each for each in servers.DRIVERS if each[1] == "mysqldb"],
     indirect=True,
 )
 def test_a_database_that_falls_silent_holds_no_request(
