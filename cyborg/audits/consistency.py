@@ -244,10 +244,16 @@ def _wrong_parent() -> Iterator[_Rule]:
 
 
 def _removed_but_kept() -> Iterator[_Rule]:
-    """A removed host has no devices, and has work that deletes it once Placement is clean."""
+    """A removed host has no devices, and something that deletes it once Placement is clean.
+
+    That is work, or a provider that waits for its deletion.
+    """
     device = sa.exists().where(models.Device.host_id == _HOST.id)
     wanted = sa.exists().where(models.Work.kind == work.PLACEMENT, models.Work.key == _HOST.name)
-    query = sa.select(_HOST.name).where(_HOST.removed.is_(True), sa.or_(device, ~wanted))
+    provider = models.ResourceProvider
+    waits = sa.exists().where(provider.host_id == _HOST.id, provider.detached_ms.is_not(None))
+    lost = sa.or_(device, sa.and_(~wanted, ~waits))
+    query = sa.select(_HOST.name).where(_HOST.removed.is_(True), lost)
     yield "Host {} was removed, but has devices, or no work that would forget it.", query
 
 

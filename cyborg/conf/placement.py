@@ -10,4 +10,13 @@ OPTS: list[cfg.Opt] = [
         help="Create a host's root resource provider if Placement has none of that name. Leave it "
         "off with Nova: nova-compute creates the provider, and Cyborg waits for it.",
     ),
+    cfg.IntOpt(
+        "provider_deletion_delay",
+        default=3600,
+        min=0,
+        help="Seconds for which the resource provider of a device that is gone is kept in "
+        "Placement, empty and outside the tree of its host. Keep it above the "
+        "resource_provider_association_refresh of Nova: until nova-compute has read the tree "
+        "again, it builds no server on a host of which a provider was deleted.",
+    ),
 ]

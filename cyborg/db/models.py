@@ -231,6 +231,8 @@ class ResourceProvider(Base):
     )
     #: Why nothing of it is given out, a sentence: :mod:`cyborg.placement.adoption`.
     withheld: orm.Mapped[str | None] = orm.mapped_column(Sentence, default=None)
+    #: When it was taken out of its host's tree, to be deleted later; null as long as it was not.
+    detached_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
 
 
 class Deployable(Base):

@@ -90,7 +90,8 @@ def _differences(api: client.Client, state: desired.HostState, most: int | None)
     if listed and had and (root := listed[0].uuid) not in had:
         yield f"Root provider {state.root_name} has uuid {root} instead of {', '.join(had)}."
     wanted = state.below(listed[0].uuid if listed else None)
-    steps = tree.plan(_without(wanted, unread), actual, _without(state.ours(), unread))
+    ours = _without(state.ours(), unread)
+    steps = tree.plan(_without(wanted, unread), actual, ours, detached=state.detached(0))
     yield from _sentences(state, actual, steps)
 
 
@@ -119,7 +120,7 @@ def _sentences(
                 yield from _traits(whose, step, found)
             case tree.SetInventories() if found:
                 yield from _inventories(whose, step, found)
-            case tree.DeleteProvider():
+            case tree.DetachProvider():
                 yield f"{whose} is kept, and no deployable is behind it."
 
 

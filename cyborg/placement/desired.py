@@ -57,6 +57,8 @@ class Record:
     unsure: bool = False
     #: The provider above it, if that is known.
     parent_uuid: str | None = None
+    #: How many seconds ago it was taken out of its tree; None if it was not.
+    detached_seconds: float | None = None
 
     def has(self, provider: tree.Provider) -> bool:
         """The things that we set on it are just those that the given provider has."""
@@ -88,6 +90,11 @@ class HostState:
     def ours(self) -> dict[str, tree.Ours]:
         """The things that we set on each provider, by its uuid."""
         return {uuid: record.ours for uuid, record in self.records.items()}
+
+    def detached(self, delay: float) -> dict[str, bool]:
+        """Whether each provider that was taken out of its tree was so that many seconds ago."""
+        ages = ((uuid, record.detached_seconds) for uuid, record in self.records.items())
+        return {uuid: age >= delay for uuid, age in ages if age is not None}
 
     def roots(self) -> set[str]:
         """The root providers below which its providers were left: one, as long as it stays."""
@@ -127,7 +134,8 @@ def read(host_name: str) -> HostState | None:
             root_name=host.node,
             providers=_providers(session, host.id),
             records={
-                row.uuid: _record(row) for row in session.scalars(_RECORDS, {"host": host.id})
+                row.uuid: _record(row, age_ms)
+                for row, age_ms in session.execute(_RECORDS, {"host": host.id})
             },
             removed=host.removed,
         )
@@ -237,7 +245,7 @@ def _classes_traits_and_units(
     return classes, traits, units
 
 
-def _records_of_host() -> sa.Select[models.ResourceProvider]:
+def _records_of_host() -> sa.Select[models.ResourceProvider, int | None]:
     """The host's rows, and those that another host left for providers that are this host's now.
 
     Likewise a row of this host is left out if another host has the deployable now: the allocations
@@ -257,13 +265,14 @@ def _records_of_host() -> sa.Select[models.ResourceProvider]:
     )
     # An OR instead of the UNION would read both tables from end to end.
     ids = sa.union(ours, reported).subquery()
-    return sa.select(_PROVIDER).join(ids, ids.c.id == _PROVIDER.id)
+    age_ms = db.now_ms() - _PROVIDER.detached_ms
+    return sa.select(_PROVIDER, age_ms).join(ids, ids.c.id == _PROVIDER.id)
 
 
 _RECORDS = _records_of_host()
 
 
-def _record(row: models.ResourceProvider) -> Record:
+def _record(row: models.ResourceProvider, age_ms: int | None) -> Record:
     written = row.written
     ours = tree.Ours(frozenset(written["inventories"]), frozenset(written["traits"]))
     others = written["others"]
@@ -280,6 +289,7 @@ def _record(row: models.ResourceProvider) -> Record:
         withheld=row.withheld,
         unsure=written.get(_UNSURE, False),
         parent_uuid=written.get("parent"),
+        detached_seconds=None if age_ms is None else age_ms / 1000,
     )
 
 
@@ -344,10 +354,17 @@ def record(
             values = _values(state, provider, ours, provider.generation, unsure=uuid in unsure)
             tainted = TAINT in provider.traits
             changed.append({"row_uuid": uuid, **values, "tainted": tainted})
-    if changed or deleted:
+    # What was taken out of its tree. The root, which alone has no parent there, is not ours.
+    detached = [
+        uuid for uuid in seen.keys() - state.providers.keys() if seen[uuid].parent_uuid is None
+    ]
+    if changed or detached or deleted:
         with db.writer() as session:
             if changed:
                 session.execute(_UPDATE, changed)
+            if detached:
+                its = _PROVIDER.uuid.in_(detached)
+                db.update(session, _PROVIDER, its, detached_ms=db.now_ms())
             if deleted:
                 _record_deleted(session, state.host_id, deleted)
             hold(session)
@@ -407,6 +424,7 @@ def _values(
         "name": provider.name,
         "host_id": state.host_id,
         "generation": generation,
+        "detached_ms": None,
         "written": {
             "parent": provider.parent_uuid,
             _UNSURE: unsure,

@@ -102,11 +102,19 @@ def _reconcile(
         raise _Changed
     wanted = state.below(listed[0].uuid if listed else None)
     unsure = {uuid for uuid, record in state.records.items() if record.unsure}
-    steps = tree.plan(wanted, actual, state.ours(), unsure)
+    detached = state.detached(conf.placement.provider_deletion_delay)
+    steps = tree.plan(wanted, actual, state.ours(), unsure, detached)
     asked = {step.uuid for step in steps if tree.sets(step)}
     checkpoint()
     desired.record_intent(state, asked, hold)
-    run = _Run(api=api, state=state, unsure=unsure, checkpoint=checkpoint, seen=dict(actual))
+    run = _Run(
+        api=api,
+        state=state,
+        unsure=unsure,
+        checkpoint=checkpoint,
+        seen=dict(actual),
+        above_others={each.parent_uuid for each in listed if each.uuid not in actual},
+    )
     try:
         run.apply(steps)
     finally:
@@ -172,6 +180,8 @@ class _Run:
     checkpoint: Checkpoint
     #: The providers as they are now.
     seen: dict[str, tree.Provider]
+    #: Those below which others have made providers.
+    above_others: Collection[str | None]
     #: Those about which a request may still be carried out.
     unanswered: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
@@ -183,8 +193,12 @@ class _Run:
     def apply(self, steps: Sequence[tree.Step]) -> None:
         """Take the steps: those of one provider in order, and after those of its parent."""
         groups = [list(group) for _, group in itertools.groupby(steps, key=lambda s: s.uuid)]
-        deleting = [group for group in groups if isinstance(group[0], tree.DeleteProvider)]
-        changing = {group[0].uuid: group for group in groups if group not in deleting}
+        leaving = [
+            group
+            for group in groups
+            if isinstance(group[0], tree.DetachProvider | tree.DeleteProvider)
+        ]
+        changing = {group[0].uuid: group for group in groups if group not in leaving}
         made = sum(isinstance(group[0], tree.CreateProvider) for group in changing.values())
         self.offers = [] if made >= _MANY else None
         for step in [
@@ -194,7 +208,7 @@ class _Run:
         for wave in self._waves(changing):
             self._take_groups(wave)
         self._offer()
-        for group in deleting:
+        for group in leaving:
             self._take_group(group)
 
     def _free_name(self, step: tree.CreateProvider | tree.UpdateProvider) -> None:
@@ -327,6 +341,8 @@ class _Run:
                 LOG.info("Provider %s has traits %s", found.name, said or "none")
             case tree.SetInventories():
                 self._set_inventories(step)
+            case tree.DetachProvider():
+                self._detach(step.uuid)
             case tree.DeleteProvider():
                 self._delete(step.uuid)
 
@@ -363,31 +379,43 @@ class _Run:
                 self._write(found, retained)
             self._fail(step.uuid, f"kept withdrawn what is still allocated ({exc})")
 
+    def _detach(self, uuid: str) -> None:
+        found = self.seen.get(uuid)
+        if found is None:
+            listed = self.api.find_provider(uuid)
+            if listed is None:
+                LOG.info("Provider %s was deleted already", uuid)
+                self.deleted.add(uuid)
+                return
+            found = self.seen[uuid] = self.api.read_provider(listed)
+        if uuid in self.above_others:
+            self._withdraw(found, "others have made providers below it")
+            return
+        try:
+            if found.inventories:
+                self._write(found, {})
+        except client.InUse as exc:
+            self._withdraw(found, str(exc))
+            return
+        # Its name may be another device's by now.
+        self.api.place_provider(uuid, uuid, None)
+        self.seen[uuid] = replace(self.seen[uuid], name=uuid, parent_uuid=None)
+        LOG.info("Took provider %s (%s) out of the host's tree", found.name, uuid)
+
+    def _withdraw(self, found: tree.Provider, reason: str) -> None:
+        withdrawn = tree.withdrawn(found.inventories, self.state.records[found.uuid].ours)
+        if withdrawn != found.inventories:
+            self._write(found, withdrawn)
+        self._fail(found.uuid, f"withdrawn until it can be deleted ({reason})")
+
     def _delete(self, uuid: str) -> None:
         try:
             self.api.delete_provider(uuid)
         except client.NoSuchProvider:
             LOG.info("Provider %s was deleted already", uuid)
-        except client.RequestRefused as exc:
-            # It has allocations, or children that others have made.
-            self._withdraw(uuid)
-            self._fail(uuid, f"withdrawn until it can be deleted ({exc})")
-            return
         else:
             LOG.info("Deleted provider %s", uuid)
-        self.seen.pop(uuid, None)
         self.deleted.add(uuid)
-
-    def _withdraw(self, uuid: str) -> None:
-        found = self.seen.get(uuid)
-        if found is None:
-            listed = self.api.find_provider(uuid)
-            if listed is None:
-                raise client.GenerationConflict("the provider was deleted meanwhile")
-            found = self.seen[uuid] = self.api.read_provider(listed)
-        withdrawn = tree.withdrawn(found.inventories, self.state.records[uuid].ours)
-        if withdrawn != found.inventories:
-            self._write(found, withdrawn)
 
     def _write(self, found: tree.Provider, inventories: tree.Inventories) -> None:
         generation = self.api.set_inventories(found.uuid, inventories, found.generation)

@@ -8,6 +8,7 @@ operator, and no plan changes them.
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -103,22 +104,40 @@ class SetInventories:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteProvider:
-    """Remove a provider, or reserve its inventories while it has allocations."""
+class DetachProvider:
+    """Take a provider out of its tree, or reserve its inventories while it has allocations.
+
+    nova-compute remembers the providers below its root until it reads the tree again, and builds
+    no server on a host of which one was deleted meanwhile.
+    """
 
     uuid: str
 
 
-Step = CreateProvider | UpdateProvider | SetTraits | SetInventories | DeleteProvider
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteProvider:
+    """Remove a provider that nobody remembers any more."""
+
+    uuid: str
+
+
+Step = (
+    CreateProvider | UpdateProvider | SetTraits | SetInventories | DetachProvider | DeleteProvider
+)
 
 
 def plan(
-    desired: Tree, actual: Tree, ours: Mapping[str, Ours], unsure: Collection[str] = ()
+    desired: Tree,
+    actual: Tree,
+    ours: Mapping[str, Ours],
+    unsure: Collection[str] = (),
+    detached: Mapping[str, bool] = types.MappingProxyType({}),
 ) -> list[Step]:
     """The steps from ``actual`` to ``desired``, in an order that Placement permits.
 
     ``ours`` has every provider that we made, with what we set on it. One that is not desired is
-    deleted even if ``actual`` does not have it: it may be below another root. One that is
+    detached even if ``actual`` does not have it: it may be below another root. ``detached`` says
+    of those to which that was done already whether they are due to be deleted. One that is
     ``unsure`` is set again even if it is as desired, so that its generation becomes another. That
     comes first, as Placement may refuse the traits.
     """
@@ -132,8 +151,10 @@ def plan(
         steps += its
     leftover = ours.keys() - desired.keys()
     shown = [provider.uuid for provider in _top_down(actual) if provider.uuid in leftover]
-    steps += [DeleteProvider(uuid=uuid) for uuid in sorted(leftover.difference(shown))]
-    steps += [DeleteProvider(uuid=uuid) for uuid in reversed(shown)]
+    hidden = sorted(leftover.difference(shown))
+    steps += [DeleteProvider(uuid=uuid) for uuid in hidden if detached.get(uuid)]
+    steps += [DetachProvider(uuid=uuid) for uuid in hidden if uuid not in detached]
+    steps += [DetachProvider(uuid=uuid) for uuid in reversed(shown)]
     return steps
 
 
@@ -190,5 +211,5 @@ def retaining(inventories: Inventories, found: Inventories) -> Inventories:
 
 
 def withdrawn(found: Inventories, ours: Ours) -> Inventories:
-    """``found`` with ours fully reserved, for a provider that cannot be deleted yet."""
+    """``found`` with ours fully reserved, for a provider that cannot be detached yet."""
     return {name: inv.withdrawn() if name in ours.classes else inv for name, inv in found.items()}

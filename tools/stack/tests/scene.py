@@ -169,6 +169,19 @@ class Scene:
         self.until(f"the return of {host}", accepted)
         self.until(f"nova-compute of {host}", alive)
 
+    def restart_compute(self, host: str) -> None:
+        """Let a compute service read Placement anew, and return when it builds servers again."""
+        name = f"nova-compute-{host}"
+        self.stack.records.stop(name)
+        (before,) = self.compute.services(host=host, binary="nova-compute")
+        self.stack.start(name)
+
+        def reports() -> bool | None:
+            (service,) = self.compute.services(host=host, binary="nova-compute")
+            return service.updated_at != before.updated_at or None
+
+        self.until(f"a report of nova-compute of {host}", reports)
+
     def fail_spawns(self, count: int) -> None:
         """Have the next guests fail to start, on whichever hosts."""
         for number in range(count):

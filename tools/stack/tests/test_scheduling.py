@@ -80,9 +80,6 @@ def cards(prepared):
         stack.restart(f"cyborg-agent-{HOST}")
         # The first report without them changes nothing, as most of the host's cards are missing.
         prepared.until("the end of the cards", lambda: offered(prepared, count=1))
-        # Nova's compute asks for the allocations of each provider that it knows, and until it has
-        # read them anew builds nothing where one of them is gone.
-        stack.restart(f"nova-compute-{HOST}")
         prepared.mend_host(HOST)
 
 
@@ -135,3 +132,16 @@ def test_what_is_left_of_a_card_is_claimed_before_an_idle_one(scene, cards):
     assert len(claimed) == 1
     # A server that wants a whole card finds one.
     scene.check_bound(scene.boot(scene.offer({"resources:FPGA": str(HANDLES)} | TRAIT)), HANDLES)
+
+
+def test_a_server_starts_at_once_on_a_host_that_cards_have_left(scene, cards):
+    """nova-compute asks at each claim for the allocations of all providers that it has read."""
+    flavor = scene.offer(FPGA)
+    scene.restart_compute(HOST)
+    with one_host_left(scene, alone=True):
+        scene.delete(scene.boot(flavor))
+        scene.stack.settings().agent(HOST)
+        scene.stack.restart(f"cyborg-agent-{HOST}")
+        scene.until("the end of the cards", lambda: offered(scene, count=1))
+
+        scene.check_bound(scene.boot(flavor), 1)

@@ -155,6 +155,7 @@ def _create_hosts() -> None:
         _long("written"),
         _flag("tainted", default=sa.false()),
         _long("withheld", null=True),
+        _big("detached_ms", null=True),
         unique=["uuid"],
         refers={"host_id": "hosts"},
         index=["host_id", "tainted"],

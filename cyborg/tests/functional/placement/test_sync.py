@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -184,13 +185,63 @@ def test_a_disabled_device_is_reserved_whole_and_stays_so_whatever_is_reported(
     assert offers() == on | other
 
 
-def test_a_device_that_vanishes_takes_its_provider_with_it(
+def _long_ago() -> None:
+    """As if the providers that were taken out of their trees were so an hour ago."""
+    row = models.ResourceProvider
+    with db.writer() as session:
+        long_ago = row.detached_ms - 3_600_000
+        db.update(session, row, row.detached_ms.is_not(None), detached_ms=long_ago)
+
+
+def test_the_provider_of_a_device_that_vanishes_is_deleted_once_nova_has_forgotten_it(
     placement: PlacementServer, card: str
+) -> None:
+    """nova-compute asks for the allocations of each provider that it remembers."""
+    hosts.apply()
+    placement.sync()
+    of_card = f"/resource_providers/{A}"
+    assert placement.calls == [LIST, f"PUT {of_card}/inventories", f"PUT {of_card}"]
+    placement.assert_right("host-1")
+    placement.calls.clear()
+    placement.sync()
+    assert placement.calls == [LIST]
+    assert placement.call("GET", f"{of_card}/allocations")["allocations"] == {}
+    assert placement.offered(A) == {}
+    _long_ago()
+    placement.calls.clear()
+    placement.sync()
+    assert placement.calls == [LIST, f"DELETE {of_card}"]
+    assert not db.read_all(sa.select(models.ResourceProvider))
+
+
+def test_a_device_that_comes_back_gets_its_provider_back(
+    placement: PlacementServer, card: str
+) -> None:
+    before = placement.below(hosts.ROOT)
+    placement.set_traits(A, *before[A].traits, "CUSTOM_OF_OPERATOR")
+    hosts.apply()
+    placement.sync()
+    assert placement.below(hosts.ROOT) == {}
+    hosts.apply(hosts.card(traits=("CUSTOM_NEW",)))
+    placement.sync()
+    _long_ago()
+    placement.sync()
+    traits = frozenset({"CUSTOM_NEW", "CUSTOM_OF_OPERATOR"})
+    assert placement.below(hosts.ROOT) == {A: dataclasses.replace(before[A], traits=traits)}
+
+
+def test_a_detached_provider_that_is_put_back_is_detached_again(
+    placement: PlacementServer, root: str, card: str
 ) -> None:
     hosts.apply()
     placement.sync()
-    assert placement.calls == [LIST, f"DELETE /resource_providers/{A}"]
-    placement.assert_right("host-1")
+    _long_ago()
+    body = {"name": NAME, "parent_provider_uuid": root}
+    placement.call("PUT", f"/resource_providers/{A}", body)
+    for _ in range(2):
+        placement.sync()
+        assert placement.below(hosts.ROOT) == {}
+        assert placement.find(A) == A
 
 
 def test_a_provider_with_allocations_is_withdrawn_and_deleted_later(
@@ -202,7 +253,7 @@ def test_a_provider_with_allocations_is_withdrawn_and_deleted_later(
         with pytest.raises(work.TryLater, match=f"Provider {NAME}: withdrawn until"):
             placement.sync()
         assert placement.offered(A) == {"FPGA": (4, 4)}
-    assert placement.calls[-2:] == [LIST, f"DELETE /resource_providers/{A}"]
+    assert placement.calls[-2:] == [LIST, f"PUT /resource_providers/{A}/inventories"]
     placement.release(CONSUMER)
     placement.sync()
     placement.assert_right("host-1")
@@ -213,7 +264,7 @@ def test_a_provider_with_somebody_elses_child_is_withdrawn(
 ) -> None:
     child = placement.make_provider("child", A)
     hosts.apply()
-    with pytest.raises(work.TryLater, match="has child resource providers"):
+    with pytest.raises(work.TryLater, match="others have made providers below it"):
         placement.sync()
     assert placement.offered(A) == {"FPGA": (4, 4)}
     placement.call("DELETE", f"/resource_providers/{child}")

@@ -14,6 +14,7 @@ from cyborg.placement import tree
 from cyborg.placement.tree import (
     CreateProvider,
     DeleteProvider,
+    DetachProvider,
     Inventory,
     Ours,
     Provider,
@@ -128,9 +129,9 @@ CASES: dict[str, tuple[tree.Tree, tree.Tree, Mapping[str, Ours], list[tree.Step]
         {},
         _tree(_provider("a", FPGA=FOUR)),
         {"a": _ours("FPGA")},
-        [DeleteProvider(uuid="a")],
+        [DetachProvider(uuid="a")],
     ),
-    "gone, perhaps below another root": ({}, {}, {"a": _ours("FPGA")}, [DeleteProvider(uuid="a")]),
+    "gone, perhaps below another root": ({}, {}, {"a": _ours("FPGA")}, [DetachProvider(uuid="a")]),
     "another's provider": ({}, _tree(_provider("a", FPGA=FOUR)), {}, []),
     "parents are made first": (
         _tree(_provider("a", parent="b"), _provider("b")),
@@ -141,11 +142,11 @@ CASES: dict[str, tuple[tree.Tree, tree.Tree, Mapping[str, Ours], list[tree.Step]
             CreateProvider(uuid="a", name="name-a", parent_uuid="b"),
         ],
     ),
-    "parents are deleted last": (
+    "parents are detached last": (
         {},
         _tree(_provider("a"), _provider("b", parent="a")),
         {"a": _ours(), "b": _ours()},
-        [DeleteProvider(uuid="b"), DeleteProvider(uuid="a")],
+        [DetachProvider(uuid="b"), DetachProvider(uuid="a")],
     ),
 }
 
@@ -154,6 +155,13 @@ CASES: dict[str, tuple[tree.Tree, tree.Tree, Mapping[str, Ours], list[tree.Step]
 def test_plan(case) -> None:
     desired, actual, ours, steps = case
     assert tree.plan(desired, actual, ours) == steps
+
+
+def test_what_was_detached_is_deleted_when_it_is_due() -> None:
+    ours = {"a": _ours(), "b": _ours(), "c": _ours()}
+    shown = _tree(_provider("c"))
+    steps = tree.plan({}, shown, ours, detached={"a": True, "b": False, "c": True})
+    assert steps == [DeleteProvider(uuid="a"), DetachProvider(uuid="c")]
 
 
 def test_what_is_still_allocated_stays_but_is_not_offered() -> None:
@@ -200,7 +208,7 @@ OURS = st.dictionaries(
 
 
 def _apply(steps: list[tree.Step], actual: tree.Tree) -> dict[str, Provider]:
-    """Do as Placement does, with its rules: parents exist, and have no children when deleted."""
+    """Do as Placement does, with its rules: parents exist, and have no children when detached."""
     now = dict(actual)
     for step in steps:
         match step:
@@ -220,7 +228,7 @@ def _apply(steps: list[tree.Step], actual: tree.Tree) -> dict[str, Provider]:
             case SetInventories():
                 found = dataclasses.replace(now[step.uuid], inventories=step.inventories)
                 now[step.uuid] = found
-            case DeleteProvider():
+            case DetachProvider():
                 assert step.uuid not in {provider.parent_uuid for provider in now.values()}
                 now.pop(step.uuid, None)
     return now
@@ -234,7 +242,7 @@ def _of_others(found: Provider, ours: Ours) -> tuple[dict[str, Inventory], froze
 @PATIENTLY
 @given(trees(), trees(), OURS)
 def test_the_plan_leads_there_and_spares_what_is_not_ours(desired, actual, ours) -> None:
-    # What is in the way of a deletion is another matter: there, all that is found is ours.
+    # What is in the way of taking one out is another matter: there, all that is found is ours.
     ours = {uuid: Ours() for uuid in actual} | ours
     after = _apply(tree.plan(desired, actual, ours), actual)
     assert after.keys() == desired.keys()
