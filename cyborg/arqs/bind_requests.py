@@ -33,6 +33,18 @@ class NotGiven(errors.Conflict):
         super().__init__(self.reason.public, field)
 
 
+class HoldsOthers(errors.Invalid):
+    """An instance has other ARQs than those that are to be bound."""
+
+    def __init__(self, instance: str) -> None:
+        self.instance = instance
+        super().__init__(
+            f"instance {instance} already holds ARQs that are not in this request; bind all ARQs "
+            "of an instance in one request, or delete the others first.",
+            "instance_uuid",
+        )
+
+
 def reason_of(exc: errors.CyborgError) -> Reason:
     """Why a bind is refused, without the name of the field."""
     return exc.reason if isinstance(exc, NotGiven) else Reason(REFUSED, exc.sentence)
@@ -111,6 +123,7 @@ def refuse_second(
     From now on nobody takes the hosts and devices of the providers ``found`` out of service before
     this transaction has ended.
 
+    :raises HoldsOthers: one has
     :raises RestartTransaction: somebody has done so since they were read
     """
     read = {each.device for each in found.values()}
@@ -126,11 +139,7 @@ def refuse_second(
         raise db.RestartTransaction
     now_ms, other = locked[0][-2:]
     if other is not None:
-        raise errors.Invalid(
-            f"instance {other} already holds ARQs that are not in this request; bind all ARQs of "
-            "an instance in one request, or delete the others first.",
-            "instance_uuid",
-        )
+        raise HoldsOthers(other)
     return Clock(now_ms, read_at)
 
 

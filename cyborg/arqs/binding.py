@@ -19,7 +19,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, quotas, work
-from cyborg.arqs import bind_requests, bind_writes, refusals, service
+from cyborg.arqs import bind_requests, bind_writes, refusals, service, superseded
 from cyborg.arqs.bind_requests import BindTarget, Clock
 from cyborg.common import errors, reasons
 from cyborg.common.reasons import Reason, shown
@@ -83,11 +83,13 @@ def request_changes(
     unbinds: Collection[str],
     images: Mapping[str, glance.Image] = MappingProxyType({}),
     limits: Mapping[str, quotas.Limits] = MappingProxyType({}),
+    conf: cfg.ConfigOpts | None = None,
 ) -> None:
     """Record that ARQs are to be bound and unbound: all of them, or none if one is refused.
 
     ``images`` are those that :func:`look_up_images` has found, and ``limits`` those of the projects
-    to which ARQs are moved.
+    to which ARQs are moved. With ``conf``, Placement is asked about an instance that has other
+    ARQs: those that Nova has left are deleted.
 
     :raises Forbidden: there is no service token
     :raises QuotaExceeded: a project would have more than its limits by what is moved to it
@@ -98,7 +100,7 @@ def request_changes(
     if not ctx.has_service_token:
         raise errors.Forbidden("Binding and unbinding an ARQ requires a service token.")
     try:
-        _record(ctx, binds, unbinds, images, limits)
+        _record_all(ctx, binds, unbinds, images, limits, conf)
     except refusals.REFUSALS as exc:
         if isinstance(exc, quotas.QuotaExceeded):
             quotas.announce(exc)
@@ -110,6 +112,23 @@ def request_changes(
         raise
 
 
+def _record_all(
+    ctx: RequestContext,
+    binds: Mapping[str, BindTarget],
+    unbinds: Collection[str],
+    images: Mapping[str, glance.Image],
+    limits: Mapping[str, quotas.Limits],
+    conf: cfg.ConfigOpts | None,
+) -> None:
+    try:
+        _record(ctx, binds, unbinds, images, limits)
+    except bind_requests.HoldsOthers as exc:
+        left = superseded.find(conf, ctx, exc.instance, binds) if conf else ()
+        if not left:
+            raise
+        _record(ctx, binds, unbinds, images, limits, left)
+
+
 @db.retry
 def _record(
     ctx: RequestContext,
@@ -117,13 +136,16 @@ def _record(
     unbinds: Collection[str],
     images: Mapping[str, glance.Image],
     limits: Mapping[str, quotas.Limits],
+    left: Collection[str] = (),
 ) -> None:
     with db.writer() as session:
         # First of all, since the lock on this row serialises the requests of one instance. The
         # event is due if the binds end here or have ended before, else it waits for the others.
         instances = {target.consumer_uuid for target in binds.values()}
         work.want(session, work.NOVA_EVENT, instances)
-        arqs = release.lock_arqs(session, ctx, {*binds, *unbinds})
+        arqs = release.lock_arqs(session, ctx, {*binds, *unbinds, *left})
+        found = [arqs[uuid] for uuid in left if uuid in arqs]
+        release.delete(session, [arq for arq in found if arq.consumer_uuid in instances])
         release.refuse_unknown({*binds, *unbinds} - arqs.keys())
         _refuse_moves(session, arqs, binds, limits)
         bind(session, Asker.PATCH, instances, arqs, binds, images)

@@ -200,7 +200,8 @@ def _change(request: Request, body: dict[str, Any]) -> None:
         for project in {target.project_id for target in changes.binds.values()}
         if project is not None
     }
-    binding.request_changes(request.caller, changes.binds, changes.unbinds, images, limits)
+    binds, unbinds = changes.binds, changes.unbinds
+    binding.request_changes(request.caller, binds, unbinds, images, limits, request.conf)
 
 
 def _has_awaited(request: Request, instance: str, found: Iterable[service.Shown]) -> bool:

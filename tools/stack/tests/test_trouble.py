@@ -74,6 +74,27 @@ def test_a_build_that_fails_goes_on_at_the_other_host(scene):
     assert scene.arqs() == after
 
 
+def test_a_claim_that_fails_goes_on_at_the_other_host(scene):
+    """Nova leaves the ARQs that it has bound on the first host with the server then."""
+    host, placement, trait = settings.HOSTS[0], scene.cloud.placement, f"CUSTOM_{time.time_ns()}"
+    (card,) = (uuid for uuid, whose in scene.providers().items() if whose == host)
+    (attribute,) = scene.give_traits(card, [trait])
+    flavor = scene.offer({"resources:FPGA": "1", "accel:preferred_trait": trait})
+    body = {"name": "of an operator", "parent_provider_uuid": scene.root_of(host)}
+    how = {"json": body, "microversion": "1.20", "raise_exc": True}
+    made = placement.post("/resource_providers", **how).json()["uuid"]
+    scene.restart_compute(host)
+    # It has read a provider that is gone, and so claims nothing.
+    placement.delete(f"/resource_providers/{made}", raise_exc=True)
+
+    server = scene.boot(flavor)
+
+    assert server.compute_host != host
+    scene.check_bound(server, 1)
+    scene.restart_compute(host)
+    scene.cloud.accelerator.delete(f"/attributes/{attribute}")
+
+
 def handles(arqs):
     """The attach handles of requests."""
     return {arq["attach_handle_uuid"] for arq in arqs}
