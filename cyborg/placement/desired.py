@@ -363,8 +363,9 @@ def record(
             if changed:
                 session.execute(_UPDATE, changed)
             if detached:
-                its = _PROVIDER.uuid.in_(detached)
-                db.update(session, _PROVIDER, its, detached_ms=db.now_ms())
+                # Nobody has an allocation of what is empty.
+                left = {"detached_ms": db.now_ms(), "withheld": None}
+                db.update(session, _PROVIDER, _PROVIDER.uuid.in_(detached), **left)
             if deleted:
                 _record_deleted(session, state.host_id, deleted)
             hold(session)

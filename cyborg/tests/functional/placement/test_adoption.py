@@ -142,6 +142,16 @@ def test_it_stays_withheld_while_the_device_is_gone(left: PlacementServer) -> No
     assert inventory(left).reserved == 4
 
 
+def test_what_nobody_has_any_more_is_not_withheld_when_it_is_gone(left: PlacementServer) -> None:
+    hosts.apply(hosts.card("a"))
+    left.sync()
+    hosts.apply()
+    left.release(GUEST)
+    left.sync()
+    (row,) = db.read_all(sa.select(models.ResourceProvider))
+    assert row.withheld is None
+
+
 @pytest.mark.makes_up_rows
 def test_an_arq_explains_no_more_than_one(
     placement: PlacementServer, root: str, ctx: context.RequestContext
