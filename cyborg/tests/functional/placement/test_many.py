@@ -17,8 +17,8 @@ pytestmark = pytest.mark.usefixtures("database", "root")
 
 CARDS = 20
 RESHAPER = "POST /reshaper"
-#: To find the root, to have the trait, to offer all, and to read how that left the providers.
-ONCE = 5
+#: To find the root, to offer all, and to read how that left the providers.
+ONCE = 4
 A = provider_uuid("host-1_0")
 
 
@@ -37,8 +37,10 @@ def test_a_new_host_takes_two_calls_a_device(placement: PlacementServer) -> None
     placement.sync()
 
     placement.assert_right("host-1")
-    assert len(placement.calls) <= 2 * CARDS + ONCE
-    assert placement.calls.count(RESHAPER) == 1
+    # While Placement is slow, each thread has the trait made.
+    counted = [call for call in placement.calls if not call.startswith("PUT /traits/")]
+    assert len(counted) <= 2 * CARDS + ONCE
+    assert counted.count(RESHAPER) == 1
     placement.calls.clear()
     placement.sync()
     assert placement.calls == ["GET /resource_providers"]
