@@ -368,4 +368,4 @@ def _announce(
 
 def _visible(ctx: RequestContext) -> sa.Select[models.DeviceProfile]:
     query, project = sa.select(models.DeviceProfile), ctx.project_scope
-    return query if project is None else query.where(_IS_IN_SCOPE.params(project=project))
+    return query if project is None else query.where(_IS_IN_SCOPE).params(project=project)
