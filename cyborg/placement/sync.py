@@ -72,11 +72,11 @@ def sync_host(
                 )
             return
         try:
-            _reconcile(conf, api, state, checkpoint, hold)
+            deleted = _reconcile(conf, api, state, checkpoint, hold)
         except _Changed:
             LOG.info("The providers of host %s changed meanwhile; reading them again", host_name)
         else:
-            if not state.removed:
+            if not (state.removed and deleted):
                 return
     raise work.TryLater(f"The providers of host {host_name} kept changing while being synced.")
 
@@ -91,7 +91,8 @@ def _reconcile(
     state: desired.HostState,
     checkpoint: Checkpoint,
     hold: desired.Hold,
-) -> None:
+) -> bool:
+    """Change the providers; whether some were deleted."""
     listed = api.find_tree(state.root_name)
     if not listed:
         _find_root(conf, api, state, checkpoint)
@@ -132,6 +133,7 @@ def _reconcile(
         raise _Changed
     if run.failures:
         raise work.TryLater(" ".join(run.failures))
+    return bool(run.deleted)
 
 
 def _read(

@@ -24,9 +24,11 @@ from cyborg.hosts import removal
 from cyborg.inventory import acceptance, query
 from cyborg.inventory import report as inventory_report
 from cyborg.inventory.apply import provider_uuid
+from cyborg.placement import audit
 from cyborg.tests import boots, engine, hosts, signed
 from cyborg.tests.at_once import at_once
 from cyborg.tests.cloud import Card, Cloud, Killed
+from cyborg.tests.passing_time import let_nova_forget, let_seconds_pass
 
 #: What belongs to a host, from the leaves to the root.
 OF_HOST = (
@@ -55,8 +57,18 @@ def device_uuid(card: Card) -> str:
 
 
 def assert_nothing_is_left(cloud: Cloud) -> None:
-    assert cloud.rows(*OF_HOST, models.Work) == {}
     assert cloud.placement.below(hosts.ROOT) == {}
+    assert cloud.rows(models.Work) == {}
+    let_nova_forget()
+    look(cloud)
+    assert cloud.rows(*OF_HOST, models.Work) == {}
+
+
+def look(cloud: Cloud) -> None:
+    """The audit looks at the removed host."""
+    let_seconds_pass(60)
+    audit.take_turns(cloud.conf)
+    cloud.work_off()
 
 
 @pytest.mark.every_database
@@ -93,7 +105,7 @@ def test_a_host_is_removed_with_all_that_it_has(cloud: Cloud) -> None:
     provider = cloud.cards["a"].provider
     assert cloud.placement.below(hosts.ROOT).keys() == {provider}
     assert cloud.placement.offered(provider) == {"FPGA": (3, 3)}
-    assert cloud.rows(*OF_HOST) == {"resource_providers": 1, "hosts": 1}
+    assert cloud.rows(*OF_HOST) == {"resource_providers": 3, "hosts": 1}
     cloud.placement.release(instance)
     cloud.work_off()
     assert_nothing_is_left(cloud)
@@ -155,6 +167,8 @@ def test_a_host_that_comes_back_is_as_new(cloud: Cloud, *, works: bool) -> None:
     removal.remove_host(before, force=False)
     if works:
         cloud.work_off()
+        let_nova_forget()
+        look(cloud)
     cloud.report()
     assert (host_uuid() == before) is not works
     assert [found.state for found in liveness.list_services()] == [liveness.UP]

@@ -21,6 +21,7 @@ from cyborg.placement.tree import Inventory
 from cyborg.states import handle_states
 from cyborg.tests import hosts, leaving
 from cyborg.tests.counted_statements import SqlCounter
+from cyborg.tests.passing_time import let_nova_forget
 from cyborg.tests.placement_server import PlacementServer
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
@@ -185,14 +186,6 @@ def test_a_disabled_device_is_reserved_whole_and_stays_so_whatever_is_reported(
     assert offers() == on | other
 
 
-def _long_ago() -> None:
-    """As if the providers that were taken out of their trees were so an hour ago."""
-    row = models.ResourceProvider
-    with db.writer() as session:
-        long_ago = row.detached_ms - 3_600_000
-        db.update(session, row, row.detached_ms.is_not(None), detached_ms=long_ago)
-
-
 def test_the_provider_of_a_device_that_vanishes_is_deleted_once_nova_has_forgotten_it(
     placement: PlacementServer, card: str
 ) -> None:
@@ -207,7 +200,7 @@ def test_the_provider_of_a_device_that_vanishes_is_deleted_once_nova_has_forgott
     assert placement.calls == [LIST]
     assert placement.call("GET", f"{of_card}/allocations")["allocations"] == {}
     assert placement.offered(A) == {}
-    _long_ago()
+    let_nova_forget()
     placement.calls.clear()
     placement.sync()
     assert placement.calls == [LIST, f"DELETE {of_card}"]
@@ -224,7 +217,7 @@ def test_a_device_that_comes_back_gets_its_provider_back(
     assert placement.below(hosts.ROOT) == {}
     hosts.apply(hosts.card(traits=("CUSTOM_NEW",)))
     placement.sync()
-    _long_ago()
+    let_nova_forget()
     placement.sync()
     traits = frozenset({"CUSTOM_NEW", "CUSTOM_OF_OPERATOR"})
     assert placement.below(hosts.ROOT) == {A: dataclasses.replace(before[A], traits=traits)}
@@ -235,7 +228,7 @@ def test_a_detached_provider_that_is_put_back_is_detached_again(
 ) -> None:
     hosts.apply()
     placement.sync()
-    _long_ago()
+    let_nova_forget()
     body = {"name": NAME, "parent_provider_uuid": root}
     placement.call("PUT", f"/resource_providers/{A}", body)
     for _ in range(2):
