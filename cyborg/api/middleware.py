@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, cast
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+from keystoneauth1 import exceptions as ka_exc
 from keystonemiddleware import auth_token
 from keystonemiddleware import opts as auth_token_opts
 from oslo_config import cfg
@@ -31,6 +32,7 @@ from oslo_middleware.healthcheck import opts as health_opts
 from cyborg.api import faults, health, request_metrics, versions
 from cyborg.api import noauth as no_auth
 from cyborg.common import errors, faster, needs
+from cyborg.peers import answers
 
 LOG = logging.getLogger(__name__)
 
@@ -140,7 +142,7 @@ def authtoken(_defaults: dict[str, str], **local_conf: str) -> Filter:
     needs.check(conf, "keystone_authtoken")
 
     def wrap(app: WSGIApplication) -> WSGIApplication:
-        validated = auth_token.AuthProtocol(app, {"oslo_config_config": conf, **local_conf})
+        validated = _Tokens(app, {"oslo_config_config": conf, **local_conf})
         return _Public(app, validated)
 
     return wrap
@@ -191,6 +193,21 @@ def _register_auth_token(conf: cfg.ConfigOpts) -> None:
     conf.set_default("service_type", versions.SERVICE_TYPE, group="keystone_authtoken")
     # Without it a Keystone that accepts connections and never answers would block a thread.
     conf.set_default("http_connect_timeout", 30, group="keystone_authtoken")
+
+
+class _Tokens(auth_token.AuthProtocol):
+    """Validates the tokens of a request within one deadline, whatever Keystone answers."""
+
+    def process_request(self, request: Any) -> Any:
+        """Validate them before the request is passed on.
+
+        :raises ServiceUnavailable: Keystone does not say whether they are valid
+        """
+        try:
+            with answers.within(None), answers.reading("Keystone"):
+                return super().process_request(request)
+        except ka_exc.ClientException as exc:
+            raise errors.ServiceUnavailable("Keystone validates no tokens now.") from exc
 
 
 class Answered:

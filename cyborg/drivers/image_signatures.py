@@ -14,6 +14,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg.common import errors
+from cyborg.peers import answers
 
 _CHUNK = 1024 * 1024
 #: The first HTTP status of server errors.
@@ -23,12 +24,22 @@ _PHRASES = frozenset(status.phrase for status in http.HTTPStatus if status >= _S
 #: Further errors if nothing answers, or something else, such as a proxy. OSError is not among them:
 #: requests raises one for an address that can never be right, too.
 _NO_ANSWER = (
+    answers.Unusable,
     ConnectionError,
     TimeoutError,
     ka_exc.ConnectionError,
     requests.ConnectionError,
     requests.JSONDecodeError,
     requests.Timeout,
+)
+#: And if what answers is no key manager. A ValueError may be of an address that cannot be right.
+_ODD = (LookupError, TypeError, AttributeError, RecursionError)
+#: What cursive is told of a signature.
+_PROPERTIES = (
+    "img_signature_certificate_uuid",
+    "img_signature_hash_method",
+    "img_signature",
+    "img_signature_key_type",
 )
 
 
@@ -53,15 +64,17 @@ def verify(path: pathlib.Path, signature: Mapping[str, str], trusted: Sequence[s
     # Imported only for a signed image: these libraries are large.
     from cryptography import exceptions as crypto_exc  # noqa: PLC0415
 
+    for missing in sorted(set(_PROPERTIES) - signature.keys()):
+        raise BadSignature(f"the image has no property {missing}")
     try:
-        verifier = _verifier(signature, trusted)
-    except KeyError as exc:
-        raise BadSignature(f"the image has no property {exc.args[0]}") from exc
+        with answers.within(None):
+            verifier = _verifier(signature, trusted)
     except BadSignature:
         raise
     except Exception as exc:
         # Key managers differ in what they raise.
-        kind = NoKeyManager if _is_unanswered(exc) else BadSignature
+        is_now = isinstance(exc, _ODD) or _is_unanswered(exc)
+        kind = NoKeyManager if is_now else BadSignature
         raise kind(f"{type(exc).__name__}: {exc}") from exc
     with path.open("rb") as file:
         while piece := file.read(_CHUNK):
@@ -96,11 +109,7 @@ def _verifier(signature: Mapping[str, str], trusted: Sequence[str]) -> Any:
     ):
         raise BadSignature(f"certificate {certificate} is not valid yet or any more")
     return signature_utils.get_verifier(
-        context=caller,
-        img_signature_certificate_uuid=certificate,
-        img_signature_hash_method=signature["img_signature_hash_method"],
-        img_signature=signature["img_signature"],
-        img_signature_key_type=signature["img_signature_key_type"],
+        caller, **{each: signature[each] for each in _PROPERTIES}
     )
 
 

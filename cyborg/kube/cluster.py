@@ -63,7 +63,6 @@ class Cluster:
                 f"It is not known how to reach Kubernetes, see [kube] kubeconfig: {exc}"
             ) from exc
         api = client.ApiClient(settings)
-        answers.bound(api.rest_client.pool_manager)
         self._resources = client.ResourceV1Api(api)
         self._core = client.CoreV1Api(api)
         self._by_node = f"spec.nodeName={node_name(conf)},spec.driver={conf.kube.driver_name}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import http.client
 import io
 import json
@@ -22,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import requests
-import urllib3
 from keystoneauth1 import exceptions as ka_exc
-from urllib3 import poolmanager
+from requests import adapters
+from urllib3 import connection
 
 from cyborg.common import errors
 
@@ -43,7 +42,7 @@ _REDIRECTS = frozenset({301, 302, 303, 305, 307, 308})
 #: Larger ones are no amounts, and fit into no column.
 _NUMBERS = 2**53
 #: What fails where an answer is read that is not as the API of the service says.
-ODD = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+ODD = (LookupError, TypeError, ValueError, AttributeError, RecursionError, NotImplementedError)
 
 
 class Unusable(errors.ServiceUnavailable, ka_exc.ClientException):
@@ -133,20 +132,31 @@ class _PeerAnswer(http.client.HTTPResponse):
         del self.headers["Retry-After"]
 
 
-_POOLS = poolmanager.pool_classes_by_scheme
+def _answer(*given: Any, **options: Any) -> http.client.HTTPResponse:
+    """What reads an answer: within the bounds of the call, if it has any."""
+    kind = _PeerAnswer if getattr(_now, "bounds", None) else http.client.HTTPResponse
+    return kind(*given, **options)
 
 
-def _pool(kind: Any, *given: Any, **options: Any) -> Any:
-    made = kind(*given, **options)
-    made.ConnectionCls = type("_Connection", (kind.ConnectionCls,), {"response_class": _PeerAnswer})
-    return made
+_plainly = adapters.HTTPAdapter.send
 
 
-def bound(manager: urllib3.PoolManager) -> urllib3.PoolManager:
-    """Keep the calls that a manager sends within their bounds."""
-    pools: Any = {name: functools.partial(_pool, kind) for name, kind in _POOLS.items()}
-    manager.pool_classes_by_scheme = pools
-    return manager
+def _send(
+    adapter: adapters.HTTPAdapter, request: requests.PreparedRequest, **options: Any
+) -> requests.Response:
+    """Send in the time that is left to the call, if it has bounds."""
+    if getattr(_now, "bounds", None) is None:
+        return _plainly(adapter, request, **options)
+    request.headers["Accept-Encoding"] = "identity"
+    with within(options.get("timeout"), streams=bool(options.get("stream"))) as left:
+        return _plainly(adapter, request, **options | {"timeout": left})
+
+
+# Libraries that make sessions of their own, as castellan does, are kept within the bounds too.
+_changed: Any = connection.HTTPConnection
+_changed.response_class = staticmethod(_answer)
+_changed = adapters.HTTPAdapter
+_changed.send = _send
 
 
 class Places:

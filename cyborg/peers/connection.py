@@ -99,7 +99,6 @@ class _Session(requests.Session):
     def __init__(self, group: str) -> None:
         super().__init__()
         self.auth = _as_it_is
-        self.headers["Accept-Encoding"] = "identity"
         self._group = group
         faster.read_environment_once(self)
 
@@ -108,9 +107,8 @@ class _Session(requests.Session):
         caller: Any = oslo_context.get_current()
         places = getattr(caller, "places", None)
         place = places.take(self._group, caller.project_id) if places else contextlib.nullcontext()
-        streams = bool(options.get("stream"))
-        with place, answers.within(options.get("timeout"), streams=streams) as left:
-            return super().send(request, **options | {"timeout": left})
+        with place:
+            return super().send(request, **options)
 
 
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -118,22 +116,9 @@ def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-class _Adapter(ka_session.TCPKeepAliveAdapter):
-    """Keeps answers within their bounds, also those that come through a proxy."""
-
-    def init_poolmanager(self, *given: Any, **options: Any) -> None:
-        """Make what keeps the connections."""
-        super().init_poolmanager(*given, **options)
-        answers.bound(self.poolmanager)
-
-    def proxy_manager_for(self, *given: Any, **options: Any) -> Any:
-        """The keeper of the connections to a proxy."""
-        return answers.bound(super().proxy_manager_for(*given, **options))
-
-
 def _session(group: str) -> requests.Session:
     """A session as keystoneauth makes it, but with a connection to keep for each thread."""
     session = _Session(group)
     for scheme in list(session.adapters):
-        session.mount(scheme, _Adapter(pool_maxsize=_KEPT))
+        session.mount(scheme, ka_session.TCPKeepAliveAdapter(pool_maxsize=_KEPT))
     return session

@@ -29,7 +29,7 @@ formatter_class, use_conf, exc_text  # argparse, oslo.policy, logging
 autocommit, hide_parameters, skip_autocommit_rollback  # drivers of databases, sqlalchemy
 _pre_ping, _reset_on_return, use_lifo  # sqlalchemy's pool
 _SDK_CONNECTION, _TRAITS_SYNCED, _RESOURCE_CLASSES_SYNCED  # oslo.limit, placement
-TTL, client_timeout, bytes_recv  # oslo.messaging, amqp
+TTL, client_timeout, bytes_recv, response_class  # oslo.messaging, amqp, urllib3
 device_name, pool_name  # protobuf
 # Fields that travel as a whole, and numbers of hardware.
 max_unit, min_unit, step_size, allocation_ratio  # placement/tree.Inventory

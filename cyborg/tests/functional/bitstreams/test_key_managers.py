@@ -6,13 +6,17 @@ from __future__ import annotations
 import contextlib
 import http.server
 import threading
+import time
 
 import pytest
 from castellan import key_manager
-from castellan.key_manager import vault_key_manager
+from castellan.common import utils
+from castellan.key_manager import barbican_key_manager, vault_key_manager
 from oslo_config import cfg
 
 from cyborg.drivers import image_signatures
+from cyborg.peers import answers
+from cyborg.tests import liar as liars
 from cyborg.tests import ports
 
 SIGNATURE = {
@@ -111,3 +115,67 @@ def test_certificates_that_are_not_there_are_a_fault_of_the_host(vault, signed, 
 
     with pytest.raises(image_signatures.BadSignature, match="certificate"):
         image_signatures.verify(signed, SIGNATURE, ())
+
+
+@pytest.fixture
+def barbican(monkeypatch):
+    """Makes a Barbican at an address the key manager; Keystone is at ``/v3`` there."""
+    conf = cfg.CONF
+    conf.register_opts(key_manager.key_manager_opts, group="key_manager")
+    conf.register_opts(utils.credential_opts, group=utils.OPT_GROUP)
+    conf.register_opts(barbican_key_manager._barbican_opts, group="barbican")
+
+    def use(url: str) -> None:
+        where = {"backend": "barbican", "auth_url": f"{url}/v3"}
+        mine = where | {"auth_type": "keystone_token", "token": "t"}
+        for name, value in mine.items():
+            conf.set_override(name, value, group="key_manager")
+        conf.set_override("barbican_endpoint", url, group="barbican")
+        conf.set_override("barbican_api_version", "v1", group="barbican")
+
+    yield use
+    for name in ("backend", "auth_type", "auth_url", "token"):
+        conf.clear_override(name, group="key_manager")
+    for name in ("barbican_endpoint", "barbican_api_version"):
+        conf.clear_override(name, group="barbican")
+
+
+#: What Keystone says to who asks for a token.
+_TOKEN = liars.said(
+    {"token": {"methods": ["token"], "expires_at": "2999-01-01T00:00:00.000000Z"}},
+    headers={"X-Subject-Token": "t"},
+)
+
+
+@pytest.mark.parametrize("lie", [*liars.SLOW, *liars.QUICK])
+@pytest.mark.parametrize(
+    ("name", "honest"), [("vault", {}), ("barbican", {"/v3": _TOKEN}), ("barbican", {})]
+)
+def test_a_key_manager_that_lies_is_left_in_time(
+    name, honest, lie, signed, request, monkeypatch
+):
+    """Also where what lies is Keystone, and where the library that asks sets no limit."""
+    monkeypatch.setattr(answers, "LONGEST", 1.0)
+    liar = liars.Liar()
+    liar.honest, liar.lie = honest, (liars.SLOW | liars.QUICK)[lie]
+    request.getfixturevalue(name)(liar.url)
+    known = (image_signatures.NoKeyManager, image_signatures.BadSignature)
+    began = time.monotonic()
+    try:
+        with pytest.raises(known[:1] if lie in liars.SLOW else known):
+            image_signatures.verify(signed, SIGNATURE, ())
+    finally:
+        liar.stop()
+    assert time.monotonic() - began < 15
+    assert not any("elsewhere" in call for call in liar.calls), "a redirect was followed"
+
+
+def test_what_is_no_answer_of_a_key_manager_says_nothing_now(vault, signed):
+    liar = liars.Liar()
+    empty: list[object] = [{}, None, [], {"data": None}]
+    for document in empty:
+        liar.lie = liars.said(document)
+        vault(liar.url)
+        with pytest.raises(image_signatures.NoKeyManager):
+            image_signatures.verify(signed, SIGNATURE, ())
+    liar.stop()

@@ -22,12 +22,16 @@ from typing import Any
 
 import pytest
 import requests
+import webob
 from keystoneauth1 import exceptions as ka_exc
+from keystoneauth1 import loading as ka_loading
+from keystonemiddleware import opts as auth_token_opts
 from oslo_config import cfg
 from oslo_limit import limit
 from oslo_limit import opts as limit_opts
 
 from cyborg import nova, quotas
+from cyborg.api import middleware
 from cyborg.common import errors
 from cyborg.common.request_groups import RequestGroup
 from cyborg.ironic import api as ironic
@@ -51,6 +55,7 @@ MEMORY = 256 * 1024
 UUID = "c0000000-0000-4000-8000-000000000001"
 KNOWN = (errors.CyborgError, ka_exc.ClientException)
 GROUPS = ("placement", "nova", "glance", "ironic", "kube")
+_TOKEN_OPTIONS = {"auth_type": "none", "www_authenticate_uri": "http://keystone"}
 
 Call = Callable[[cfg.ConfigOpts], Any]
 _INVENTORY = dataclasses.asdict(tree.Inventory(total=1, reserved=0, max_unit=1))
@@ -87,6 +92,19 @@ def _nodes(conf: cfg.ConfigOpts) -> Any:
 def _node_uid(conf: cfg.ConfigOpts) -> str:
     with answers.reading("Kubernetes"):
         return Cluster(conf).node_uid()
+
+
+def _token(conf: cfg.ConfigOpts) -> int | None:
+    """The status of a request with a token; None if it is not valid."""
+    conf.set_override("auth_strategy", "keystone", group="api")
+    with middleware.building(conf):
+        validated = middleware.authtoken({})(webob.Response())
+    asked = webob.Request.blank("/v2/devices", headers={"X-Auth-Token": str(uuid.uuid4())})
+    answer = asked.get_response(middleware.Answered(validated))
+    if answer.status_code == 503:
+        raise errors.ServiceUnavailable(answer.text)
+    assert answer.status_code in {200, 401}, answer.text
+    return 200 if answer.status_code == 200 else None
 
 
 @dataclass(frozen=True)
@@ -173,6 +191,19 @@ CALLS = {
         },
         unknown={},
     ),
+    "Keystone's tokens": Asked(
+        _token,
+        {
+            "token": {
+                "methods": ["password"],
+                "expires_at": "2999-01-01T00:00:00.000000Z",
+                "issued_at": "2026-01-01T00:00:00.000000Z",
+                "user": {"id": "u", "name": "n", "domain": {"id": "d", "name": "d"}},
+                "project": {"id": "p", "name": "n", "domain": {"id": "d", "name": "d"}},
+                "roles": [{"id": "r", "name": "member"}],
+            }
+        },
+    ),
     "Cyborg for Kubernetes": Asked(
         lambda conf: list(accelerators.KubeApi(conf).rows("devices")), {"devices": [{"uuid": UUID}]}
     ),
@@ -212,6 +243,12 @@ def deceived(
     options = {"auth_type": "none", "endpoint_override": liar.url, "endpoint_id": "e"}
     for name, value in (options | {"timeout": TIMEOUT}).items():
         conf.set_override(name, value, group="oslo_limit")
+    for group, given in auth_token_opts.list_auth_token_opts():
+        conf.register_opts(given, group=group)
+    endpoint = ka_loading.get_auth_plugin_conf_options("none")
+    conf.register_opts(endpoint, group="keystone_authtoken")
+    for name, value in (_TOKEN_OPTIONS | {"endpoint": liar.url}).items():
+        conf.set_override(name, value, group="keystone_authtoken")
     config = tmp_path / "kubeconfig"
     named = [{"name": "c", "cluster": {"server": liar.url}, "context": {"cluster": "c"}}]
     config.write_text(
