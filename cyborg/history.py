@@ -17,7 +17,7 @@ from oslo_context import context as oslo_context
 from sqlalchemy import orm
 
 from cyborg import db
-from cyborg.common.reasons import Reason
+from cyborg.common.reasons import Reason, is_news
 from cyborg.db import models, paging
 from cyborg.drivers import base
 
@@ -67,6 +67,8 @@ KINDS = (
 #: Entries of binds that failed which a project may have of an hour before refusals are left out.
 REFUSALS_MAX = 100
 _HOUR_MS = 3_600_000
+#: Faults of a device that are told in an hour: the health of a bad one may change in each report.
+FAULTS_MAX = 10
 
 #: What the owner may read of a handle that is not clean.
 _NOT_CLEAN = "The accelerator of the instance could not be cleaned yet, and nobody gets it."
@@ -189,6 +191,36 @@ def end_of_devices(
     """End the entries of these kinds about the devices."""
     if device_uuids:
         _end(session, _ENTRY.device_uuid.in_(device_uuids), _ENTRY.kind.in_(kinds))
+
+
+def health_to_tell(
+    session: orm.Session, now: Mapping[str, str | None]
+) -> tuple[set[str], set[str]]:
+    """Of devices, those whose health is to be told now, and later, as it is another than told.
+
+    ``now`` has what is wrong with each at present, if anything, by its uuid.
+    """
+    if not now:
+        return set(), set()
+    lately = _ENTRY.started_ms > db.now_ms() - _HOUR_MS
+    is_open = _ENTRY.ended_ms.is_(None)
+    about = (_ENTRY.device_uuid.in_(now), _ENTRY.kind == UNHEALTHY, _ENTRY.arq_uuid.is_(None))
+    query = (
+        sa.select(
+            _ENTRY.device_uuid,
+            sa.func.max(sa.case((is_open, _ENTRY.private_reason))),
+            sa.func.sum(sa.case((lately, 1), else_=0)),
+        )
+        .where(*about, sa.or_(is_open, lately))
+        .group_by(_ENTRY.device_uuid)
+    )
+    known = {uuid: (told, int(count)) for uuid, told, count in session.execute(query)}
+    at_once, later = set[str](), set[str]()
+    for uuid, reason in now.items():
+        told, count = known.get(uuid, (None, 0))
+        if is_news(told, reason):
+            (at_once if reason is None or count < FAULTS_MAX else later).add(uuid)
+    return at_once, later
 
 
 def of_owners(session: orm.Session, ill: Mapping[str, str | None]) -> list[dict[str, Any]]:

@@ -109,10 +109,19 @@ class Plan:
             if is_news(before, device.unhealthy)
         ]
 
-    def events(self) -> Iterator[tuple[notices.NoticeKind, models.Device]]:
+    def ill(self) -> dict[str, str | None]:
+        """What is wrong now, if anything, with known devices that are or were unhealthy, by uuid.
+
+        Call this before the plan is applied, likewise.
+        """
+        healths = ((kept.row, kept.device.unhealthy) for kept in self.kept)
+        return {row.uuid: now for row, now in healths if (row.unhealthy, now) != (None, None)}
+
+    def events(self, told: Set[str]) -> Iterator[tuple[notices.NoticeKind, models.Device]]:
         """The events of the known devices: missing, found again, unhealthy, healthy.
 
-        Read this before the plan is applied, which changes the rows.
+        The health is told of devices with the uuids ``told``. Read this before the plan is applied,
+        which changes the rows.
         """
         for row in self.gone:
             if not row.missing:
@@ -124,9 +133,8 @@ class Plan:
                 yield notices.DEVICE_MOVED, kept.row
             if kept.look:
                 yield notices.DEVICE_DISABLED, kept.row
-            unhealthy = kept.device.unhealthy
-            if is_news(kept.row.unhealthy, unhealthy):
-                is_ill = unhealthy is not None
+            if kept.row.uuid in told:
+                is_ill = kept.device.unhealthy is not None
                 yield notices.DEVICE_UNHEALTHY if is_ill else notices.DEVICE_HEALTHY, kept.row
 
 

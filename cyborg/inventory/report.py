@@ -194,7 +194,8 @@ def _apply(report: rpc.HostReport, digest: str, max_share: float, keep_vanished:
         errors, handles = dict(report.errors), diff.handle_keys(report.devices)
         plan, moved, lacked = _compare(host, known, report, handles, max_share, errors)
         plan = _without_refused(session, host, plan, errors)
-        healths, events = plan.health_changes(), list(plan.events())
+        told, untold = history.health_to_tell(session, plan.ill())
+        healths, events = plan.health_changes(), list(plan.events(told))
         _keep_vanished(plan, report, keep_vanished and now_ms + keep_vanished * 1000)
         new, deleted = _carry_out(session, host, plan, known, handles, moved)
         events = [*diff.events_of_new(new), *events]
@@ -205,7 +206,8 @@ def _apply(report: rpc.HostReport, digest: str, max_share: float, keep_vanished:
         )
         host.driver_errors, host.lacked = errors, lacked
         # Without a digest the next report is applied in full, even if it says the same.
-        incomplete = bool(moved) or errors != dict(report.errors) or apply.is_incomplete(plan)
+        incomplete = bool(moved or untold) or errors != dict(report.errors)
+        incomplete |= apply.is_incomplete(plan)
         host.report_digest = None if incomplete else digest
         _note_host(session, host, report)
     LOG.info("Applied report of host %s: %s", report.host, plan.summary())

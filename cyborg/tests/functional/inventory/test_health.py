@@ -9,7 +9,7 @@ import logging
 import pytest
 import sqlalchemy as sa
 
-from cyborg import db, work
+from cyborg import db, history, work
 from cyborg.arqs import binding
 from cyborg.common import errors
 from cyborg.db import models
@@ -58,6 +58,33 @@ def test_health_alone_is_a_change(caplog: pytest.LogCaptureFixture) -> None:
         "Device PCI a of host host-1 is unhealthy: it does not answer",
         "Device PCI a of host host-1 is healthy again",
     ]
+
+
+@pytest.mark.every_database
+def test_health_that_changes_with_each_report_is_told_so_often_and_the_last_in_the_end(
+    ctx: context.RequestContext,
+) -> None:
+    def faults() -> list[tuple[str | None, bool]]:
+        device = history.list_entries(None, kind=history.UNHEALTHY)
+        return [(each.private_reason, each.ended_ms is None) for each in device]
+
+    hosts.apply(hosts.card("a"), hosts.card("b"))
+    for number in range(3 * history.FAULTS_MAX):
+        now = f"{number} errors" if number % 3 else None
+        hosts.apply(hosts.card("a", unhealthy=now), hosts.card("b"))
+        assert _health() == {"host-1_a": now, "host-1_b": None}
+    assert len(faults()) == history.FAULTS_MAX
+    assert not [reason for reason, is_open in faults() if is_open], "an old fault is shown"
+    # It is told as soon as it may, though nothing is new in the report.
+    hour = models.HistoryEntry.started_ms - 3_600_000
+    with db.writer() as session:
+        db.update(session, models.HistoryEntry, started_ms=hour)
+    for _ in range(2):
+        hosts.apply(hosts.card("a", unhealthy=now), hosts.card("b"))
+        assert [reason for reason, is_open in faults() if is_open] == [now]
+    # The health of another device is told as ever.
+    hosts.apply(hosts.card("a", unhealthy=now), hosts.card("b", unhealthy=HOT))
+    assert {reason for reason, is_open in faults() if is_open} == {now, HOT}
 
 
 def test_what_was_known_last_is_kept_while_the_driver_fails() -> None:
