@@ -60,7 +60,7 @@ def _await_placement(api: client.Client, item: work.Item, known: OperationFacts)
         item.checkpoint()
         is_first = present and first and present.owner and present.owner == first.owner
         if not is_first and (present is None or present != seen):
-            why_not = _why_not_withdrawn(api, known.providers, ours)
+            why_not = desired.why_not_withdrawn(api, known.providers, ours)
             if why_not is None:
                 return
             if present is None:
@@ -72,15 +72,6 @@ def _await_placement(api: client.Client, item: work.Item, known: OperationFacts)
             raise work.TryLater(f"Placement is not updated yet with what host {host} offers.")
         time.sleep(_POLL)
         present = work.progress(work.PLACEMENT, host)
-
-
-def _why_not_withdrawn(api: client.Client, providers: list[str], ours: set[str]) -> str | None:
-    """The reason why Placement may give out some of these providers, or None if it cannot."""
-    for provider in desired.unsure(providers):
-        # Until the next update of the host.
-        return f"Placement may yet carry out what it was asked of provider {provider} before."
-    offered = (each for each in providers if not api.is_withdrawn(each, ours))
-    return next((f"Placement still offers provider {each}." for each in offered), None)
 
 
 def refuse_consumers(
