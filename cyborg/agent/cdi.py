@@ -148,7 +148,9 @@ class Specifications:
         if own is not None:
             own(handle)
         edits = container_facts.of(self._drivers[asked.driver], handle)
-        copied = kept_cdi.named(self._conf, edits.cdi_devices)
+        wanted = edits.cdi_wanted and kept_cdi.fitting(self._conf, *edits.cdi_wanted)
+        names = [*edits.cdi_devices, *([wanted] if wanted else [])]
+        copied = kept_cdi.named(self._conf, names)
         place = _place(handle, handle.control_path)
         folder.write(handle.uuid, place, asked.arq_uuid, edits, copied)
 

@@ -179,8 +179,7 @@ class AmdGpuDriver(pci.PciDriver):
         if not render:
             return found
         wanted = kept_cdi.Wanted(hardware=_HARDWARE, needed=render, own=own, name="")
-        device = kept_cdi.fitting(self.conf, _CDI_KIND, wanted)
-        return replace(found, cdi_devices=(device,) if device is not None else ())
+        return replace(found, cdi_wanted=(_CDI_KIND, wanted))
 
     def sensors(self, function: pci.Function, functions: pci.Snapshot) -> Mapping[str, float]:
         """Also the memory in use and the errors that were counted."""

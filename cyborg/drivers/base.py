@@ -21,6 +21,7 @@ from cyborg.drivers import permit_clock, trait_names, value_checks
 if TYPE_CHECKING:
     import pathlib
 
+    from cyborg.drivers import kept_cdi
     from cyborg.drivers.pci.snapshot import Function, Snapshot
 
 #: The version of this interface. A driver says for which it was written; no other is loaded.
@@ -544,7 +545,8 @@ class ContainerEdits:
 
     ``cdi_devices`` are full names of devices in files that others keep, such as
     ``nvidia.com/gpu=GPU-…``: the agent copies what they say. See
-    :mod:`cyborg.drivers.kept_cdi`, which finds those that are there.
+    :mod:`cyborg.drivers.kept_cdi`, which finds those that are there. ``cdi_wanted`` are a kind and
+    the nodes of one more device, which the agent looks for: without it the others are enough.
     """
 
     device_nodes: tuple[str, ...] = ()
@@ -552,6 +554,7 @@ class ContainerEdits:
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
     cdi_devices: tuple[str, ...] = ()
+    cdi_wanted: tuple[str, kept_cdi.Wanted] | None = None
 
 
 @runtime_checkable

@@ -345,9 +345,12 @@ def test_amds_kept_file_is_used_by_what_it_gives(simulate: Any, tmp_path: pathli
         place = host.path(host.card("mi210", number))
         put(host, f"{place}/drm/renderD{128 + number}", f"dri/renderD{128 + number}")
     names = {"0": "/dev/dri/renderD128", "1": "/dev/dri/renderD129", "all": "/dev/dri/renderD130"}
-    (tmp_path / "amd.json").write_text(spec(names).replace("nvidia.com/gpu", "amd.com/gpu"))
-    text = f"[agent]\ncdi_spec_dirs = {tmp_path}\n"
-    found = host.call(
-        passes.container_edits, "amd_gpu_driver", text, handle_of(host.card("mi210", 1))
-    )
-    assert found.cdi_devices == ("amd.com/gpu=1",)
+    kept = yaml.safe_load(spec(names).replace("nvidia.com/gpu", "amd.com/gpu"))
+    for each in kept["devices"]:
+        each["containerEdits"]["env"] = [f"OF={each['name']}"]
+    (tmp_path / "amd.json").write_text(json.dumps(kept))
+    more = f"cdi_spec_dirs = {tmp_path}\n"
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n"
+    done = host.call(cdi_rounds.go, "amd_gpu_driver", text, str(tmp_path / "cdi"), more)
+    (device,) = done.file["devices"]
+    assert "OF=0" in device["containerEdits"]["env"]
