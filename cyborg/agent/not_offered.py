@@ -11,7 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from cyborg.agent import discovery
-from cyborg.drivers import base, pci
+from cyborg.drivers import base, pci, registry
+
+_NO_IOMMU = (
+    "This host has no IOMMU groups, so no guest can have a PCI function of it: switch the IOMMU on "
+    "in the firmware, and on Intel boot with intel_iommu=on"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,14 +125,19 @@ def _listed(functions: pci.Snapshot, enabled: Mapping[str, base.Driver]) -> Set[
     return {each for each in found if not functions[each].class_code.startswith(pci.BRIDGE)}
 
 
-def unmatched(findings: discovery.Findings, enabled: Mapping[str, base.Driver]) -> dict[str, str]:
-    """The objects of the operator's lists that select nothing, as sentences by driver."""
+def remarks(findings: discovery.Findings, enabled: Mapping[str, base.Driver]) -> dict[str, str]:
+    """The objects of the operator's lists that select nothing, and that there is no IOMMU."""
     said: dict[str, str] = {}
     functions = findings.functions
+    if functions is None:
+        return said
     for name, driver in enabled.items():
         with contextlib.suppress(Exception):
-            if functions is not None and isinstance(driver, base.Listing):
+            if isinstance(driver, base.Listing):
                 said[name] = "; ".join(driver.unmatched(functions))
+    has_groups = any(each.iommu_group for each in functions.values())
+    if not has_groups and functions.keys() & _offered(functions, findings):
+        said[registry.NO_DRIVER] = _NO_IOMMU
     return {name: sentence for name, sentence in said.items() if sentence}
 
 

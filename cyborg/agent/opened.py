@@ -39,10 +39,6 @@ _UNSEEN = (
     "It cannot be seen which functions programs of this host have open: set [cyborg_watch] "
     "helper_command"
 )
-_NO_IOMMU = (
-    "This host has no IOMMU groups, so no guest can have a PCI function of it: switch the IOMMU on "
-    "in the firmware, and on Intel boot with intel_iommu=on"
-)
 
 
 class Opened:
@@ -61,15 +57,12 @@ class Opened:
         #: Functions whose guests ran without them at the last check, and those at two of them.
         self._suspects: Mapping[str, str] = {}
         self._absent: Mapping[str, str] = {}
-        self._warned = self._told = False
+        self._warned = False
 
     def look(self, functions: pci.Snapshot, matched: Iterable[str]) -> host_use.Uses:
         """The functions among ``matched``, with who has them open."""
-        if not self._told and not any(each.iommu_group for each in functions.values()):
-            self._told = True
-            LOG.warning(_NO_IOMMU)
         present = [each for each in matched if each in functions]
-        lent = {each for each in present if _may_be_lent(functions[each])}
+        lent = {each for each in present if _is_lent(functions[each], functions)}
         nodes = {each: _nodes(functions[each], functions) for each in present}
         nodes = {each: its for each, its in nodes.items() if its}
         try:
@@ -189,10 +182,12 @@ def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
     return frozenset[str]().union(*sets)
 
 
-def _may_be_lent(function: pci.Function) -> bool:
-    """True if it is a network card of the host's driver that shows no interface here."""
-    is_port = function.class_code.startswith("02") and not function.netdevs
-    return is_port and function.driver is not None and not function.has_guest_driver
+def _is_lent(function: pci.Function, functions: pci.Snapshot) -> bool:
+    """True if a network card may have an interface or an RDMA device in another namespace."""
+    try:
+        return functions.lent(function) is not None
+    except OSError:
+        return True
 
 
 def _nodes(function: pci.Function, functions: pci.Snapshot) -> frozenset[str]:

@@ -148,7 +148,7 @@ class Agent:
         # One list may be for many hosts, so an object that selects nothing on this one is no fault.
         errors = not_offered.joined(
             errors,
-            not_offered.unmatched(findings, self._drivers),
+            not_offered.remarks(findings, self._drivers),
             {sriov.NAME: self._sriov.unmatched(findings.functions)},
         )
         self._log_changes(

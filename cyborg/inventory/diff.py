@@ -243,9 +243,9 @@ def _looked_at(plan: Plan) -> Plan:
 
     That is so if one of the kind has gone and one has come: all between may have been shifted.
     """
-    shifted = {identities.nameless(identities.of_row(row)) for row in plan.gone if not row.missing}
-    shifted &= {identities.nameless(identities.of_device(each.device)) for each in plan.new}
-    shifted -= {None}
+    come = {identities.nameless(identities.of_device(each.device)) for each in plan.new} - {None}
+    kinds = ((identities.nameless(identities.of_row(row)), row) for row in plan.gone if come)
+    shifted = {kind for kind, row in kinds if kind in come and not row.missing}
     if not shifted:
         return plan
 

@@ -76,7 +76,10 @@ def _memory(
             for folder in (f"{each}iov/{part}/", f"{each}prelim_iov/{part}/"):
                 yield [f"{folder}gt/lmem_quota"]
                 yield [f"{folder}gt{number}/lmem_quota" for number in (0, 1)]
-        yield [f"/sys/kernel/debug/dri/{card.address}/gt0/{part}/lmem_quota"]
+        yield [f"sriov_admin/{part}/profile/vram_quota"]
+        folder = f"/sys/kernel/debug/dri/{card.address}"
+        yield [f"{folder}/sriov/{part}/tile0/vram_quota"]
+        yield [f"{folder}/gt0/{part}/lmem_quota"]
 
 
 def _is_in_processor(function: pci.Function) -> bool:

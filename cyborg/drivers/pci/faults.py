@@ -29,7 +29,7 @@ _OWNERS = "amdgpu|habanalabs|accel|i915|xe|intel_vpu"
 _OWN_WORDS = (
     r"fatal error during gpu init|device_ip_init failed|[hs]w[_ ]init of IP block \S+ failed"
     r"|H/W init failed|failed to initiali[sz]e(?!.*(?:parser|backlight|display|hdcp|audio|pxp))"
-    r"|(?:lost from|fallen off) the bus|not usable|wedged(?!, but recovered)"
+    r"|(?:lost from|fallen off)(?: the)? bus|not usable|wedged(?!, but recovered)"
     r"|reset(?:\(\d+\))? failed|failed to reset"
 )
 #: After that of a queue a whole reset follows, and says how it ended.
@@ -176,7 +176,7 @@ def _place(at: str) -> str:
 
 def function_of_node(node: str) -> str | None:
     """The PCI function of a device of an accelerator's driver, such as hl0 or accel0, or None."""
-    target = sysfs.target(f"/sys/class/accel/{node}")
+    links = " ".join(sysfs.target(f"/sys/class/{each}/{node}") for each in ("accel", "habanalabs"))
     shown = sysfs.optional(f"/sys/class/habanalabs/{node}/pci_addr") or ""
-    places = [each["at"] for each in _ADDRESS.finditer(f"{target} {shown}")]
+    places = [each["at"] for each in _ADDRESS.finditer(f"{links} {shown}")]
     return places[-1] if places else None

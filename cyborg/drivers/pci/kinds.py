@@ -58,17 +58,20 @@ _KNOWN = frozenset(
         *(("8086", f"225{digit}") for digit in "0123456789abcde"),  # Xeon Phi
     }
 )
-#: Amazon's system peripherals are Inferentia and Trainium.
-_BY_VENDOR_AND_CLASS = {"1d0f": ("0880",)}
-#: Not offered by accel_driver, and named if nobody else offers them either: DSA and IAA, FPGAs with
-#: a class that the design on them has chosen, the switches of NVIDIA's boards, and memory by CXL.
-_NAMED_CLASSES = (DISPLAYS, COPROCESSORS, "0502")
+#: Amazon's system peripherals are Inferentia and Trainium. Hygon's displays without a screen are
+#: DCUs.
+_BY_VENDOR_AND_CLASS = {"1d0f": ("0880",), "1d94": ("0302", "0380")}
+#: Not offered by accel_driver, and named if nobody else offers them either: DSA and IAA, what has
+#: no class, FPGAs with a class that the design on them has chosen, the switches of NVIDIA's boards,
+#: memory by CXL, and OCTEON's units of cryptography.
+_NAMED_CLASSES = (DISPLAYS, COPROCESSORS, "0502", "ff")
 _NAMED = frozenset(("8086", device) for device in ("0b25", "0cfe", "11fb", "1212", "1216"))
 _NAMED_BY_VENDOR = {
     "10de": ("0680",),
-    "10ee": ("05", "07", "08", "11", "ff"),
-    "1172": ("05", "07", "08", "11", "ff"),
-    "1d0f": ("05", "ff"),
+    "10ee": ("05", "07", "08", "11"),
+    "1172": ("05", "07", "08", "11"),
+    "177d": ("10",),
+    "1d0f": ("05",),
 }
 
 

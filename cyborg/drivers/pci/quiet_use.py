@@ -29,27 +29,37 @@ def in_user_space() -> frozenset[str]:
     return frozenset(end[0] for end in ends if len(end) == 3 and end[1] == "uio")
 
 
-def of(
-    address: str, driver: str, *, in_user_space: Set[str], may_be_lent: bool
-) -> str | None:
-    """Why the host uses a function that has this driver of the host, or None.
-
-    ``may_be_lent`` is whether it is a network card that shows no interface here.
+def lent(address: str, *, has_interface: bool) -> str | None:
+    """What of a network card of the host's driver is in another network namespace, or None.
 
     :raises OSError: that cannot be told
     """
-    path = f"{_FUNCTIONS}/{address}"
+    for folder, what in _LENT.items():
+        path = f"{_FUNCTIONS}/{address}/{folder}"
+        if has_interface and folder == "net":
+            continue
+        if os.path.isdir(path) and not sysfs.names(path):
+            return what
+    return None
+
+
+def of(address: str, driver: str, *, in_user_space: Set[str], lent: str | None) -> str | None:
+    """Why the host uses a function that has this driver of the host, or None.
+
+    ``lent`` is what of it is in another network namespace.
+
+    :raises OSError: that cannot be told
+    """
     if "uio" in driver or address in in_user_space:
         return (
             f"its driver {driver} is for programs of the host, such as SPDK and DPDK; to give it "
             "to guests, bind it to vfio-pci"
         )
-    for folder, what in _LENT.items() if may_be_lent else ():
-        if os.path.isdir(f"{path}/{folder}") and not sysfs.names(f"{path}/{folder}"):
-            return (
-                f"its {what} is in another network namespace, such as a container's; to give it to "
-                "guests, end that container, or move it back"
-            )
+    if lent is not None:
+        return (
+            f"its {lent} is in another network namespace, such as a container's; to give it to "
+            "guests, end that container, or move it back"
+        )
     for region in _regions(address) if driver.startswith("cxl") else ():
         return (
             f"the host has its memory, by CXL {region}; to give it to guests, run daxctl "

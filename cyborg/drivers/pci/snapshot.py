@@ -310,13 +310,22 @@ class Snapshot(Mapping[str, Function]):
         """
         if function.driver is None or function.has_guest_driver:
             return None
-        may_be_lent = function.class_code.startswith("02") and not function.netdevs
         return quiet_use.of(
             function.address,
             function.driver,
             in_user_space=self._in_user_space,
-            may_be_lent=may_be_lent,
+            lent=self.lent(function),
         )
+
+    def lent(self, function: Function) -> str | None:
+        """What of a network card of the host's driver is in another network namespace, or None.
+
+        :raises OSError: that cannot be told
+        """
+        is_port = function.class_code.startswith("02") and function.driver is not None
+        if not is_port or function.has_guest_driver:
+            return None
+        return quiet_use.lent(function.address, has_interface=bool(function.netdevs))
 
     @functools.cached_property
     def _in_user_space(self) -> frozenset[str]:

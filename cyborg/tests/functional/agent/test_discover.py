@@ -401,12 +401,16 @@ UNKNOWN = [
     other("npu", "1022:17f0", "118000"),
     other("coprocessor", "1d94:54b7", "0b4000", "hydcu"),
     other("trainium", "1d0f:7164", "088000", "neuron"),
+    other("tpu", "1ae0:0063", "ff0000"),
+    other("octeon", "177d:a0f3", "108000"),
+    other("dcu", "1d94:54b7", "038000", "hydcu"),
 ]
 #: Of the same classes and vendors, and none.
 UNNAMED = [
     other("uncore", "8086:3250", "088000", None),
     other("sensors", "8086:a1a1", "118000", None),
     other("controller", "1022:1481", "080600", None),
+    other("secure", "1022:1486", "108000", None),
 ]
 
 
@@ -419,6 +423,19 @@ def test_what_is_like_an_accelerator_is_named_and_the_uncore_is_not(simulate, co
 
     assert found.keys() == {host.card(each["name"]) for each in UNKNOWN}
     assert all(reason and remedy for reason, remedy in found.values())
+
+
+@pytest.mark.parametrize(("iommu", "driver"), [(True, "t4"), (False, "t4"), (False, "nvme-system")])
+def test_a_host_without_an_iommu_is_told_if_a_guest_could_want_a_function(
+    simulate, configured, iommu, driver
+):
+    host = simulate({"cards": [driver], "iommu": iommu})
+    done = host.call(in_process, *configured("nvidia_gpu_driver"), "discover", "--json")
+    said = json.loads(done.stdout)["errors"]
+    assert done.returncode == 0
+    assert ("This host has no IOMMU groups" in said.get("agent", "")) == (
+        driver == "t4" and not iommu
+    )
 
 
 def test_what_a_list_names_is_offered_refused_or_said_to_match_nothing(simulate, configured):

@@ -283,16 +283,6 @@ def test_a_guest_that_lacks_nothing_is_sound(after_boot, nodes, held, node, gues
         assert [noted(watch, functions, OPEN) for _ in range(3)] == [None] * 3
 
 
-def test_a_host_without_iommu_groups_is_told_once(conf, nodes, held, caplog):
-    watch = opened.Opened(conf, asks=True)
-    functions = contract.snapshot([function(OPEN)])
-    for _ in range(2):
-        assert watch.look(functions, [OPEN]).of(OPEN) is None
-    assert caplog.text.count("intel_iommu=on") == 1
-    look(conf, GROUPS)
-    assert caplog.text.count("intel_iommu=on") == 1
-
-
 MDEV = base.AttachHandle(
     attach_type="MDEV",
     attach_info={**pci.split(OPEN), "asked_type": "nvidia-558", "vgpu_mark": "0"},

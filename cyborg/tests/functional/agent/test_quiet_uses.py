@@ -56,6 +56,15 @@ def test_an_interface_in_another_network_namespace_is_in_use(simulate, folder):
     assert offered(simulated, "nic_driver") == {bare, free}
 
 
+def test_an_rdma_device_may_be_lent_without_its_interface(simulate):
+    simulated = simulate({"cards": [{"card": "x710", "vfs": 2}]})
+    lent, free = simulated.vfs(simulated.card("x710"))
+    simulated.files.directory(f"{simulated.path(lent)}/infiniband")
+
+    assert "its RDMA device is in another" in simulated.call(reasons)[lent]
+    assert offered(simulated, "nic_driver") == {free}
+
+
 def a_pass(held):
     """What is offered of the ports of a host, if requests have these functions."""
     conf = '[nic_driver]\ndevice_spec = {"vendor_id": "15b3"}\n'

@@ -159,15 +159,18 @@ class TestHabana(contract.SimulatedDriverContract):
         last = found(changeable, "habana_driver")[2]
         assert (last.unhealthy, last.health_unknown) == (None, False)
 
-    @pytest.mark.parametrize("place", ["accel", "class"])
+    @pytest.mark.parametrize("place", ["accel", "class", "own"])
     def test_files_of_other_releases_are_at_the_device_of_a_class(self, changeable, place):
         address = changeable.card("gaudi3")
         function = changeable.path(address)
         former = "devices/virtual/habanalabs/hl2"
-        changeable.files.put(f"{former}/pci_addr", address)
+        if place == "own":
+            former = f"{function}/habanalabs/hl2"
+        else:
+            changeable.files.put(f"{former}/pci_addr", address)
         changeable.files.link("class/habanalabs/hl2", former)
         (device,) = changeable.files.names(f"{function}/accel")
-        at = former if place == "class" else f"{function}/accel/{device}"
+        at = f"{function}/accel/{device}" if place == "accel" else former
         for name, text in (("status", "Malfunction"), ("armcp_ver", "1.9")):
             changeable.files.unlink(f"{function}/{name}")
             changeable.files.put(f"{at}/{name}", text)
@@ -212,16 +215,22 @@ class TestIntelGpu(contract.SimulatedDriverContract):
         assert last.deployables[0].attributes["memory_mib"] == 16384
 
     @pytest.mark.parametrize(
-        "folder", ["iov/vf2/gt", "iov/vf2/gt0", "prelim_iov/vf2/gt0", "debugfs"]
+        "path",
+        [
+            "{own}/drm/{name}/iov/vf2/gt/lmem_quota",
+            "{own}/drm/{name}/iov/vf2/gt0/lmem_quota",
+            "{own}/drm/{name}/prelim_iov/vf2/gt0/lmem_quota",
+            "{own}/sriov_admin/vf2/profile/vram_quota",
+            "kernel/debug/dri/{card}/sriov/vf2/tile0/vram_quota",
+            "kernel/debug/dri/{card}/gt0/vf2/lmem_quota",
+        ],
     )
-    def test_memory_of_a_part_is_its_quota(self, changeable, folder):
+    def test_memory_of_a_part_is_its_quota(self, changeable, path):
         devices = found(changeable, "intel_gpu_driver")
         card = pci.join(devices[1].control_path.cpid_info)
         (name,) = changeable.files.names(f"{changeable.path(card)}/drm")
-        at = f"{changeable.path(card)}/drm/{name}/{folder}"
-        if folder == "debugfs":
-            at = f"kernel/debug/dri/{card}/gt0/vf2"
-        changeable.files.put(f"{at}/lmem_quota", str(4 << 30))
+        at = path.format(own=changeable.path(card), name=name, card=card)
+        changeable.files.put(at, str(4 << 30))
 
         parts = found(changeable, "intel_gpu_driver")[1].deployables
 

@@ -101,6 +101,7 @@ def test_a_driver_that_could_not_take_a_card_that_another_has_now(
         "amdgpu {address}: amdgpu: hw_init of IP block <psp> failed -22",
         "amdgpu {address}: amdgpu: GPU reset(3) failed",
         "amdgpu {address}: amdgpu: device lost from the bus!",
+        "amdgpu {address}: device lost from bus!",
     ],
 )
 def test_amd_gpus(simulate, log, kept, text):
