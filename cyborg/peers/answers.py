@@ -51,10 +51,11 @@ class Unusable(errors.ServiceUnavailable, ka_exc.ClientException):
 
 @dataclass(slots=True)
 class _Bounds:
-    """The rest of a call: until when, for how many bytes, and the seconds that each adds."""
+    """The rest of a call: until when, for how many bytes and values, and the seconds of a byte."""
 
     until: float
     left: float
+    values: float
     each: float
 
 
@@ -75,7 +76,8 @@ def within(seconds: float | None, *, streams: bool = False) -> Iterator[float]:
     left = until - time.monotonic()
     if left <= 0:
         raise Unusable("Another service has not answered in time.")
-    _now.bounds = _Bounds(until, float("inf") if streams else _LARGEST, _OF_BYTE * streams)
+    size, values = (float("inf"), float("inf")) if streams else (_LARGEST, _VALUES_MAX)
+    _now.bounds = _Bounds(until, size, values, _OF_BYTE * streams)
     try:
         yield left
     finally:
@@ -99,6 +101,11 @@ class _Stream(socket.SocketIO):
         self.bounds.until += count * self.bounds.each
         if self.bounds.left < 0:
             raise Unusable(f"The answer of another service has more than {_LARGEST} bytes.")
+        # Before or in each value there is a sign; each costs up to two hundred bytes of memory.
+        arrived = bytes(memoryview(buffer)[:count])
+        self.bounds.values -= sum(map(arrived.count, (b",", b"[", b"{")))
+        if self.bounds.values < 0:
+            raise Unusable(f"The answer of another service has more than {_VALUES_MAX} values.")
         return count
 
 
@@ -211,9 +218,6 @@ def document(answer: requests.Response, shape: Any) -> Any:
     :raises Unusable: it is none, or of another shape
     """
     what = f"The answer {answer.status_code} to {answer.request.method} {answer.request.path_url}"
-    # Before or in each value there is a sign; each costs up to two hundred bytes of memory.
-    if sum(answer.content.count(sign) for sign in (b",", b"[", b"{")) > _VALUES_MAX:
-        raise Unusable(f"{what} has more than {_VALUES_MAX} values.")
     try:
         found = json.loads(answer.content)
     except (ValueError, RecursionError) as exc:

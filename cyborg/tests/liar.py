@@ -124,6 +124,7 @@ QUICK = {
     "is a list": said([]),
     "is a text": said("text"),
     "is an object": said({}),
+    "has many values": Lie(body=b'{"a": [' + b"[]," * 9_000_000 + b"0]}"),
     "is deep": Lie(body=b"[" * 500_000),
     "is no UTF-8": Lie(body=b'{"a": "\xff"}'),
     "is an error in HTML": Lie(503, body=b"<html>no</html>", headers={"Retry-After": "86400"}),

@@ -120,7 +120,7 @@ class Asked:
 
 _NO_BODY = frozenset(
     {"is HTML", "is null", "is a number", "is a huge number", "is a list", "is a text", "is deep"}
-    | {"is an object", "is nothing", "is empty", "is no UTF-8"}
+    | {"is an object", "is nothing", "is empty", "is no UTF-8", "has many values"}
 )
 CALLS = {
     "Placement's tree": Asked(
