@@ -293,15 +293,19 @@ def _record(row: models.ResourceProvider, age_ms: int | None) -> Record:
     )
 
 
+def unsure(uuids: Collection[str]) -> list[str]:
+    """The providers among these of which Placement may still carry out an earlier request."""
+    found = sa.select(_PROVIDER.uuid, _PROVIDER.written).where(_PROVIDER.uuid.in_(uuids))
+    return [uuid for uuid, written in db.rows(found) if written and written.get(_UNSURE, False)]
+
+
 def why_not_withdrawn(
     api: client.Client, uuids: Collection[str], classes: Collection[str]
 ) -> str | None:
     """The reason why Placement may give out some of these providers, or None if it cannot."""
-    found = sa.select(_PROVIDER.uuid, _PROVIDER.written).where(_PROVIDER.uuid.in_(uuids))
-    for uuid, written in db.rows(found):
-        if written and written.get(_UNSURE, False):
-            # Until the next update of the host.
-            return f"Placement may yet carry out what it was asked of provider {uuid} before."
+    for provider in unsure(uuids):
+        # Until the next update of the host.
+        return f"Placement may yet carry out what it was asked of provider {provider} before."
     offered = (each for each in uuids if not api.is_withdrawn(each, classes))
     return next((f"Placement still offers provider {each}." for each in offered), None)
 
