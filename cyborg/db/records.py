@@ -44,7 +44,7 @@ class Brake(Base):
 
 
 class MadeName(Base):
-    """A trait or resource class that Cyborg has made in Placement, by its path there."""
+    """A trait or resource class that Cyborg makes in Placement, by its path there."""
 
     __tablename__ = "made_names"
     __table_args__ = table_args(
@@ -54,6 +54,8 @@ class MadeName(Base):
     path: orm.Mapped[str] = orm.mapped_column(string(300), unique=True)
     #: The host whose report has it first; null if a request for candidates did.
     host_name: orm.Mapped[str | None] = orm.mapped_column(string(255), default=None)
+    #: False from just before it is made until it is known who has made it.
+    made: orm.Mapped[bool] = orm.mapped_column(default=True)
     #: When to look next whether anything names it.
     due_ms: orm.Mapped[int] = orm.mapped_column(sa.BigInteger)
 

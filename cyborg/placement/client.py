@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -383,12 +384,20 @@ class Client:
             is_ours = self._known.naming.acquire(timeout=_PATIENCE)
             try:
                 if path not in self._known.names:
-                    if self._send("PUT", path).status_code == HTTPStatus.CREATED:
-                        made_names.note(path, self._host)
+                    self._make(path)
                     self._known.names.add(path)
             finally:
                 if is_ours:
                     self._known.naming.release()
+
+    def _make(self, path: str) -> None:
+        """Make a name, unless it is there, as one of those that are swept."""
+        with contextlib.suppress(NoSuchProvider):
+            self._send("GET", path)
+            return
+        made_names.note(path, self._host)
+        made = self._send("PUT", path).status_code == HTTPStatus.CREATED
+        made_names.settle(path, self._host, made=made)
 
     def remove_name(self, path: str) -> bool:
         """Remove a resource class or a trait; False if a provider has it."""

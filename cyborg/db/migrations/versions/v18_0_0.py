@@ -422,6 +422,7 @@ def _create_records() -> None:
         "made_names",
         _text(300, "path"),
         _text(255, "host_name", null=True),
+        _flag("made"),
         _big("due_ms"),
         unique=["path"],
         index=["host_name", "due_ms"],

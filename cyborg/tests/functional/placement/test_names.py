@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import sqlalchemy as sa
 import webob
@@ -87,6 +89,51 @@ def test_what_others_have_or_have_made_stays(
     sweep(conf)
     assert traits(placement) >= {"CUSTOM_THEIRS", "CUSTOM_OURS"}
     assert recorded() == {"/traits/CUSTOM_OURS"}
+
+
+class Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+def test_what_was_made_just_before_the_end_of_the_process_is_removed(
+    placement: PlacementServer, root: str, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_given: object, **_options: object) -> None:
+        killed.append(True)
+        raise Killed
+
+    killed: list[bool] = []
+
+    hosts.apply(hosts.card("a", traits=("CUSTOM_OURS", "CUSTOM_THEIRS")))
+    placement.call("PUT", "/traits/CUSTOM_THEIRS")
+    with monkeypatch.context() as patch:
+        patch.setattr(names, "settle", kill)
+        with contextlib.suppress(Killed):
+            client.Client(conf)._ensure("/traits", ["CUSTOM_OURS"])
+    assert killed
+    client.Client(conf)._ensure("/traits", ["CUSTOM_OURS", "CUSTOM_THEIRS"])
+    report(placement)
+    sweep(conf)
+    assert traits(placement) & {"CUSTOM_OURS", "CUSTOM_THEIRS"} == {"CUSTOM_THEIRS"}
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_what_others_make_in_the_same_moment_is_theirs(
+    placement: PlacementServer, root: str, conf: cfg.ConfigOpts, *, is_ours: bool
+) -> None:
+    """Unless another process of ours has made it, and recorded that."""
+
+    def make_first(method: str, path: str) -> None:
+        if (method, path) == ("PUT", "/traits/CUSTOM_X"):
+            placement.before = None
+            placement.call("PUT", path)
+            if is_ours:
+                names.settle(path, None, made=True)
+
+    placement.before = make_first
+    client.Client(conf)._ensure("/traits", ["CUSTOM_X"])
+    assert "CUSTOM_X" in traits(placement)
+    assert recorded() == ({"/traits/CUSTOM_X"} if is_ours else set())
 
 
 def test_what_a_profile_names_stays(
