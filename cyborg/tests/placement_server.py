@@ -358,6 +358,7 @@ def placement_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
     """Placement has globals: one a test process, with a new database for each test."""
     state_dir = tmp_path_factory.mktemp("placement")
     local.load_app(state_dir)
+    prepared_databases.share_aliases()
     server = PlacementServer(state_dir / local.DATABASE)
     yield server
     server.stop()

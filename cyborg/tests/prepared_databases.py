@@ -7,6 +7,7 @@ The migrations themselves take most of a second on MariaDB, more than many a tes
 from __future__ import annotations
 
 import contextlib
+import functools
 import pathlib
 import shutil
 import time
@@ -132,6 +133,22 @@ _of_product = db.configure
 def share_compiled(engine: sa.Engine) -> None:
     """Have the engine take what others of this process have compiled."""
     engine._compiled_cache = _compiled
+
+
+_made_alias = sa.Table.alias
+_named_alias = functools.cache(_made_alias)
+
+
+def share_aliases() -> None:
+    """Give an alias of a table that has a name to all who ask for it.
+
+    Placement makes its aliases anew for each statement, and copies the columns of the tables.
+    """
+
+    def alias(table: sa.Table, name: str | None = None, **rest: Any) -> sa.FromClause:
+        return _named_alias(table, name) if name else _made_alias(table, **rest)
+
+    sa.Table.alias = alias  # type: ignore[assignment,method-assign]
 
 
 def _upgrade(conf: cfg.ConfigOpts, url: str) -> None:
