@@ -7,7 +7,7 @@ constraints cannot express, such as that everything unfinished has a row of work
 
 from __future__ import annotations
 
-import itertools
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -36,10 +36,10 @@ _OF_THE_CLOUD = frozenset({work.INSTANCES, notifications.KIND, work.LATE_CLAIM})
 _Rule = tuple[str, sa.Executable]
 
 
-def _broken(session: orm.Session, check: str, *rules: Iterable[_Rule]) -> list[Finding]:
+def _broken(session: orm.Session, check: str, rules: Iterable[_Rule]) -> list[Finding]:
     return [
         Finding(check, said.format(*row))
-        for said, query in itertools.chain(*rules)
+        for said, query in rules
         for row in session.execute(query)
     ]
 
@@ -50,22 +50,24 @@ def violations() -> list[Finding]:
     All is read in one transaction, so that a concurrent change is seen as a whole or not at all.
     """
     with db.snapshot() as session:
-        found = _broken(
-            session,
-            "database",
-            _wrong_fields(),
-            _wrong_handles(),
-            _wrong_provider(),
-            _without_work(),
-            _gone_but_kept(),
-            _wrong_parent(),
-            _removed_but_kept(),
-            _given_without_agent(),
-            _programs_without_work(),
-            _wrong_end(),
-            _wrong_allocations(),
-        )
-        return [*found, *_wrong_function(session)]
+        return [*_broken(session, "database", _rules()), *_wrong_function(session)]
+
+
+@functools.cache
+def _rules() -> tuple[_Rule, ...]:
+    return (
+        *_wrong_fields(),
+        *_wrong_handles(),
+        *_wrong_provider(),
+        *_without_work(),
+        *_gone_but_kept(),
+        *_wrong_parent(),
+        *_removed_but_kept(),
+        *_given_without_agent(),
+        *_programs_without_work(),
+        *_wrong_end(),
+        *_wrong_allocations(),
+    )
 
 
 def orphans(age: float = DONE_WITHIN) -> list[Finding]:

@@ -8,6 +8,7 @@ number of statements.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -178,6 +179,7 @@ def _used() -> sa.ColumnElement[int]:
     return sa.case((sa.and_(there > limit, held > limit), limit), else_=held)
 
 
+@functools.cache
 def _is_ready() -> sa.ColumnElement[bool]:
     """The free slots of the deployable can be given out now, with the function that it runs."""
     is_there = sa.and_(_DEPLOYABLE.program_mode.is_not(None), ~audit.has_no_root())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ from cyborg.programming import program
 from cyborg.states import arq_states, availability
 
 _DEPLOYABLE = models.Deployable
+#: To make a statement takes longer than to run it: those for one deployable are made once.
+_ONE: sa.BindParameter[Any] = sa.bindparam("deployable_ids", expanding=True)
+_Ids = Collection[int] | sa.BindParameter[Any]
 
 
 def in_use() -> sa.ColumnElement[bool]:
@@ -24,7 +28,7 @@ def in_use() -> sa.ColumnElement[bool]:
     return sa.or_(*(each.correlate(_DEPLOYABLE).exists() for each in uses))
 
 
-def users(deployable_ids: Collection[int]) -> sa.Subquery:
+def users(deployable_ids: _Ids) -> sa.Subquery:
     """Which ARQs use which of the deployables: columns ``deployable_id`` and ``arq_id``.
 
     An ARQ uses a deployable if it holds one of its handles, or is being bound to its provider. A
@@ -35,13 +39,13 @@ def users(deployable_ids: Collection[int]) -> sa.Subquery:
     return sa.union(*_of_these(deployable_ids, _uses)).subquery()
 
 
-def unclean(deployable_ids: Collection[int]) -> sa.Subquery:
+def unclean(deployable_ids: _Ids) -> sa.Subquery:
     """Which handles of them are not clean, likewise: ``deployable_id`` and ``handle_id``."""
     return sa.union(*_of_these(deployable_ids, lambda row: (_unclean(row),))).subquery()
 
 
 def _of_these(
-    deployable_ids: Collection[int], what: Callable[[Any], Sequence[sa.Select[Any]]]
+    deployable_ids: _Ids, what: Callable[[Any], Sequence[sa.Select[Any]]]
 ) -> list[sa.Select[Any]]:
     row = orm.aliased(_DEPLOYABLE)
     return [
@@ -176,29 +180,38 @@ def note_needs(
 
 
 def _users(session: orm.Session, deployable_id: int) -> list[models.Arq]:
-    uses = users([deployable_id])
-    query = (
+    return list(session.scalars(_users_of_one(), {_ONE.key: [deployable_id]}))
+
+
+@functools.cache
+def _users_of_one() -> sa.Select[models.Arq]:
+    uses = users(_ONE)
+    return (
         sa.select(models.Arq)
         .join(uses, uses.c.arq_id == models.Arq.id)
         .order_by(models.Arq.id)
         .execution_options(populate_existing=True)
     )
-    return list(session.scalars(query))
 
 
 def _left(
     session: orm.Session, deployable: models.Deployable
 ) -> list[tuple[models.AttachHandle, str]]:
     """The handles of a deployable that are not clean, each with the provider of its own."""
-    left, handle, row = unclean([deployable.id]), models.AttachHandle, models.Deployable
-    query = (
+    found = session.execute(_left_of_one(), {_ONE.key: [deployable.id]})
+    return [(handle, rp_uuid) for handle, rp_uuid in found]
+
+
+@functools.cache
+def _left_of_one() -> sa.Select[models.AttachHandle, str]:
+    left, handle, row = unclean(_ONE), models.AttachHandle, models.Deployable
+    return (
         sa.select(handle, row.rp_uuid)
         .join(left, left.c.handle_id == handle.id)
         .join(row, row.id == handle.deployable_id)
         .order_by(handle.id)
         .execution_options(populate_existing=True)
     )
-    return [(found, rp_uuid) for found, rp_uuid in session.execute(query)]
 
 
 def _waits_for(arq: models.Arq, what: program.Program) -> bool:

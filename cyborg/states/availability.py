@@ -7,6 +7,7 @@ query around them must join. A rule that judges loaded rows too has its Python f
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import sqlalchemy as sa
@@ -160,6 +161,7 @@ def awaits_last_clean() -> sa.ColumnElement[bool]:
     return sa.and_(_DEPLOYABLE.shared.is_not(None), left.correlate(_DEPLOYABLE).exists())
 
 
+@functools.cache
 def on_offer() -> sa.ColumnElement[bool]:
     """Placement offers what is free of the deployable, and so it counts as free to be had."""
     waits = sa.or_(runs_nothing(), awaits_report(), awaits_cleaning(), awaits_last_clean())
