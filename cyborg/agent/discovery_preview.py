@@ -36,6 +36,8 @@ class Preview:
     host: str
     node: str
     findings: discovery.Findings
+    #: The objects of the operator's lists that select providers, by driver and provider.
+    entries: Mapping[tuple[str, str], str]
     #: The errors of drivers, and what objects of their lists select nothing.
     said: Mapping[str, str]
     #: Sentences about changes that the agent would make on the host first.
@@ -76,6 +78,7 @@ def make(conf: cfg.ConfigOpts, nova_files: Sequence[str] = ()) -> Preview:
         host=conf.host,
         node=node_name.of(conf),
         findings=findings,
+        entries=dict(_entries(findings, loaded.drivers, functions)),
         said=not_offered.joined(errors, not_offered.remarks(findings, loaded.drivers)),
         changes=sriov.preview(conf),
         not_offered=left_out,
@@ -91,7 +94,8 @@ def as_json(preview: Preview) -> str:
         "errors": preview.said,
         "changes": preview.changes,
         "devices": [
-            {"driver": driver, **_plain(device)} for driver, device in _devices(preview)
+            {"driver": driver, **_plain(driver, device, preview.entries)}
+            for driver, device in _devices(preview)
         ],
         "not_offered": [dataclasses.asdict(each) for each in preview.not_offered],
         "given_out_by_nova": [dataclasses.asdict(each) for each in preview.nova],
@@ -103,7 +107,7 @@ def as_table(preview: Preview) -> str:
     """The preview as a table with a row a provider, and below it the problems."""
     lines = [f"Host {preview.host}, node {preview.node}", ""]
     rows = [
-        _row(driver, device, deployable)
+        _row(driver, device, deployable, preview.entries)
         for driver, device in _devices(preview)
         for deployable in device.deployables
     ]
@@ -140,7 +144,27 @@ def _devices(preview: Preview) -> Iterator[tuple[str, base.Device]]:
             yield driver, device
 
 
-def _plain(device: base.Device) -> dict[str, Any]:
+def _entries(
+    findings: discovery.Findings, drivers: Mapping[str, base.Driver], functions: pci.Snapshot
+) -> Iterator[tuple[tuple[str, str], str]]:
+    """The object of a list that selects each provider, by the driver and its name."""
+    for name, found in findings.devices.items():
+        driver = drivers[name]
+        if not isinstance(driver, base.Listing):
+            continue
+        parts = [(device, part) for device in found for part in device.deployables]
+        for device, part in parts:
+            # A part of a card may be listed by itself: the last word counts.
+            infos = [each.attach_info for each in part.attach_handles]
+            for info in (device.control_path.cpid_info, *infos[:1]):
+                with contextlib.suppress(KeyError):
+                    if entry := driver.entry(pci.join(info), functions):
+                        yield (name, part.name), entry
+
+
+def _plain(
+    driver: str, device: base.Device, entries: Mapping[tuple[str, str], str]
+) -> dict[str, Any]:
     """A device as it is reported, with its deployables as the providers they become."""
     plain = device.to_wire()
     providers = []
@@ -148,13 +172,21 @@ def _plain(device: base.Device) -> dict[str, Any]:
         total = deployable.pop("num_accelerators")
         reserved = total if device.unhealthy is not None else 0
         inventory = {deployable.pop("resource_class"): {"total": total, "reserved": reserved}}
-        providers.append({"name": deployable.pop("name"), "inventory": inventory, **deployable})
+        name = deployable.pop("name")
+        entry = entries.get((driver, name))
+        providers.append({"name": name, "entry": entry, "inventory": inventory, **deployable})
     return {**plain, "providers": providers}
 
 
-def _row(driver: str, device: base.Device, deployable: base.Deployable) -> list[list[str]]:
+def _row(
+    driver: str,
+    device: base.Device,
+    deployable: base.Deployable,
+    entries: Mapping[tuple[str, str], str],
+) -> list[list[str]]:
+    entry = entries.get((driver, deployable.name))
     return [
-        [driver],
+        [driver, *([f"by {entry}"] if entry else [])],
         [_path(device), f"{device.type} {device.vendor} {device.model}"],
         [deployable.name],
         [f"{deployable.resource_class} {deployable.num_accelerators}"],

@@ -445,6 +445,9 @@ class Listing(Protocol):
     def unmatched(self, functions: Snapshot) -> Iterable[str]:
         """A sentence for each object of the list that selects nothing."""
 
+    def entry(self, address: str, functions: Snapshot) -> str | None:
+        """The object of the list that selects a function, or None."""
+
 
 @runtime_checkable
 class Measuring(Protocol):

@@ -107,6 +107,12 @@ class MdevDriver(mdev_handles.HostSteps):
             if id(each) not in used
         ]
 
+    def entry(self, address: str, functions: pci.Snapshot) -> str | None:
+        """The object of the list that selects a parent, or None."""
+        del functions
+        spec = self._spec(address)
+        return f"object {self._specs.index(spec) + 1} of [mdev] mdev_spec" if spec else None
+
     def _spec(self, parent: str) -> _MdevSpec | None:
         return next((spec for spec in self._specs if fnmatch.fnmatch(parent, spec.parent)), None)
 

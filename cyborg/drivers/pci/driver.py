@@ -165,10 +165,15 @@ class PciDriver:
     def _exactnesses(self, functions: Snapshot) -> dict[str, int]:
         matched = {}
         matching: dict[str, device_spec.Spec] = {}
-        for function in self._matches.candidates(functions):
-            exactness = self._exactness(function, functions, matching)
+        digits = self._matches.of(functions)
+        # A part need not match itself.
+        for address in list(digits) if self.expose != "each" else ():
+            for vf in functions[address].vfs:
+                digits.setdefault(vf, digits[address])
+        for address, fixed in digits.items():
+            exactness = self._exactness(functions[address], fixed, functions, matching)
             if exactness:
-                matched[function.address] = exactness
+                matched[address] = exactness
         # A card with all its virtual functions has one driver, unless another matches those better.
         for address in list(matched) if self.expose != "each" else ():
             for vf in functions[address].vfs:
@@ -187,6 +192,11 @@ class PciDriver:
         matched = self.exactness(functions)
         used = {id(e) for name, e in self._matching.items() if name in matched or e.exclude}
         return device_spec.unused(self._specs, used, functions, self.option, self.unfit[0])
+
+    def entry(self, address: str, functions: Snapshot) -> str | None:
+        """The object of the operator's list that selects a function or its card, or None."""
+        spec = self.spec(functions[address], functions) if address in functions else None
+        return f"object {self._specs.index(spec) + 1} of {self.option}" if spec else None
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every device of this kind that can be given out."""
@@ -330,6 +340,9 @@ class PciDriver:
 
     def _own_spec(self, function: Function, functions: Snapshot) -> device_spec.Spec | None:
         """The object of the operator's list that matches the function itself, or None."""
+        return functions.cached(self._first_match, function) if self._specs else None
+
+    def _first_match(self, function: Function, functions: Snapshot) -> device_spec.Spec | None:
         return device_spec.first_match(self._specs, function, functions)
 
     def _found(
@@ -359,15 +372,14 @@ class PciDriver:
             yield self.refine(device, function, functions)
 
     def _exactness(
-        self, function: Function, functions: Snapshot, matching: dict[str, device_spec.Spec]
+        self,
+        function: Function,
+        digits: int,
+        functions: Snapshot,
+        matching: dict[str, device_spec.Spec],
     ) -> int:
         """The exactness of the match; ``matching`` collects what the operator's list says."""
         is_part = function.pf is not None and self.expose != "each"
-        digits = self._matches.digits(function)
-        if digits is None and is_part:
-            digits = self._matches.digits(functions.get(function.pf or "", function))
-        if digits is None:
-            return 0
         spec = self._own_spec(function, functions)
         if spec is not None:
             matching[function.address] = spec
@@ -434,7 +446,9 @@ class PciDriver:
         """Why a function that a guest gets with these stays with the host, or None."""
         together = {each.address for each in members}
         return (
-            withholding.by_host(function, functions, self._specs, self.option)
+            withholding.by_host(
+                function, functions, self._own_spec(function, functions), self.option
+            )
             or self.why_kept(function, functions)
             or withholding.by_list(function, functions, self._specs, self.option)
             or withholding.by_parts(function, functions, foreign)

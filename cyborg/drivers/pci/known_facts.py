@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from cyborg.drivers import kept_facts
 from cyborg.drivers.pci import facts
-from cyborg.drivers.pci.match import ids_of
-from cyborg.drivers.pci.snapshot import Function, Snapshot
+from cyborg.drivers.pci.snapshot import Function, Snapshot, ids_of
 
 
 class KnownFacts:

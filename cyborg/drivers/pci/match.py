@@ -5,15 +5,10 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import itertools
-import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cyborg.drivers.pci.snapshot import Function, Snapshot
-
-_FIELDS = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class_code")
-ids_of: Callable[[Function], tuple[str, ...]] = operator.attrgetter(*_FIELDS)
+from cyborg.drivers.pci.snapshot import IDS, Function, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +32,7 @@ class Match:
     @property
     def digits(self) -> int:
         """The number of digits that it fixes. The match that fixes more is the more exact one."""
-        return sum(char in "0123456789abcdef" for name in _FIELDS for char in getattr(self, name))
+        return sum(char in "0123456789abcdef" for name in IDS for char in getattr(self, name))
 
 
 class Matches:
@@ -50,15 +45,16 @@ class Matches:
         self._vendors = vendors if all(map(str.isalnum, vendors)) else None
         self._digits: dict[tuple[str, ...], int | None] = {}
 
-    def candidates(self, functions: Snapshot) -> Iterable[Function]:
-        """The functions that may match."""
-        if self._vendors is None:
-            return functions.values()
-        return itertools.chain.from_iterable(map(functions.of_vendor, self._vendors))
+    def of(self, functions: Snapshot) -> dict[str, int]:
+        """The functions that match, each with the number of its digits that are matched."""
+        matched: dict[str, int] = {}
+        for ids, same in functions.by_ids.items():
+            if self._vendors is None or ids[0] in self._vendors:
+                digits = self._of_ids(ids, same[0])
+                matched.update((each.address, digits) for each in same if digits is not None)
+        return matched
 
-    def digits(self, function: Function) -> int | None:
-        """The number of the function's digits that are matched, or None if it does not match."""
-        ids = ids_of(function)
+    def _of_ids(self, ids: tuple[str, ...], function: Function) -> int | None:
         if ids not in self._digits:
             # A match that fixes no digit is a match.
             fitting = [max(1, each.digits) for each in self._matches if each.fits(function)]
@@ -69,5 +65,5 @@ class Matches:
 @functools.cache
 def _terms(match: Match) -> tuple[tuple[str, str, bool], ...]:
     """The fields that a match compares: name, glob, and whether the glob has no wildcard."""
-    globs = ((name, getattr(match, name)) for name in _FIELDS)
+    globs = ((name, getattr(match, name)) for name in IDS)
     return tuple((name, glob, glob.isalnum()) for name, glob in globs if glob != "*")

@@ -11,6 +11,7 @@ driver until the pass ends.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -71,6 +72,11 @@ class Function:
     def has_guest_driver(self) -> bool:
         """True if it is bound to a driver that gives functions to guests, such as vfio-pci."""
         return self.driver is not None and "vfio" in self.driver
+
+
+#: The ids of a function, and its class.
+IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device", "class_code")
+ids_of: Callable[[Function], tuple[str, ...]] = operator.attrgetter(*IDS)
 
 
 class Vanished(LookupError):
@@ -141,6 +147,7 @@ class Snapshot(Mapping[str, Function]):
         self._products: dict[tuple[str, str], str | None] = {}
         self._vanished: set[str] = set()
         self._by_vendor: Mapping[str, Sequence[Function]] | None = None
+        self._by_ids: Mapping[tuple[str, ...], Sequence[Function]] | None = None
         self._by_group: Mapping[str, Sequence[Function]] | None = None
 
     def __getitem__(self, address: str) -> Function:
@@ -174,6 +181,16 @@ class Snapshot(Mapping[str, Function]):
                 found.setdefault(function.vendor, []).append(function)
             self._by_vendor = found
         return self._by_vendor.get(vendor, ())
+
+    @property
+    def by_ids(self) -> Mapping[tuple[str, ...], Sequence[Function]]:
+        """The functions of each product, by what :data:`ids_of` says of them."""
+        if self._by_ids is None:
+            found: dict[tuple[str, ...], list[Function]] = {}
+            for function in self._functions.values():
+                found.setdefault(ids_of(function), []).append(function)
+            self._by_ids = found
+        return self._by_ids
 
     def of_group(self, group: str) -> Sequence[Function]:
         """The functions of an IOMMU group."""
@@ -323,9 +340,7 @@ class Snapshot(Mapping[str, Function]):
         :raises OSError: that cannot be told
         """
         is_port = function.class_code.startswith("02") and function.driver is not None
-        if not is_port or function.has_guest_driver:
-            return None
-        return quiet_use.lent(function.address, has_interface=bool(function.netdevs))
+        return self.cached(_lent, function) if is_port and not function.has_guest_driver else None
 
     @functools.cached_property
     def _in_user_space(self) -> frozenset[str]:
@@ -364,6 +379,10 @@ class Snapshot(Mapping[str, Function]):
         if not self._details.exists(address):
             self._vanished.add(address)
         self._must_not_have_vanished(address)
+
+
+def _lent(function: Function, _functions: Snapshot) -> str | None:
+    return quiet_use.lent(function.address, has_interface=bool(function.netdevs))
 
 
 def once(read: Callable[[Function, Snapshot], T]) -> Callable[[Function, Snapshot], T]:

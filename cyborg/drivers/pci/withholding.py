@@ -22,10 +22,12 @@ _Specs = Sequence[device_spec.Spec]
 
 
 def by_host(
-    function: Function, functions: Snapshot, specs: _Specs, option: str
+    function: Function, functions: Snapshot, spec: device_spec.Spec | None, option: str
 ) -> base.Refusal | None:
-    """The reason that keeps it whoever wants it, and what lifts that; None if nothing does."""
-    spec = device_spec.first_match(specs, function, functions)
+    """The reason that keeps it whoever wants it, and what lifts that; None if nothing does.
+
+    ``spec`` is the object of the operator's list that matches it.
+    """
     is_listed = spec is not None and not spec.exclude
     far = spec is not None and spec.address.has_domain(split(function.address)["domain"])
     reason = reason_to_keep(function, functions, listed=is_listed, far=far and is_listed)

@@ -465,6 +465,11 @@ def test_what_a_list_names_is_offered_refused_or_said_to_match_nothing(simulate,
         for each in provider["attach_handles"]
     ]
     assert [pci.join(each) for each in handles] == [part]
+    ((entry,),) = [
+        [provider["entry"] for provider in device["providers"]] for device in document["devices"]
+    ]
+    assert entry == "object 1 of [intel_qat_driver] device_spec"
+    assert f"by {entry}" in host.call(in_process, *named, "discover").stdout
     found = left_out(done)
     assert "it has no SR-IOV" in found[host.card("port")][0]
     assert "the host uses it for /" in found[host.card("nvme-system")][0]
