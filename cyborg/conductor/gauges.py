@@ -190,11 +190,8 @@ def _held_back(session: orm.Session, conf: cfg.ConfigOpts) -> Iterator[_Sample]:
 
 
 def _handles(session: orm.Session) -> Iterator[_Sample]:
-    query = listing.joined(models.AttachHandle.id).join(_HOST, _HOST.id == _DEVICE.host_id)
-    # Handles of a host that is down or drained can be given to nobody either.
-    lost = sa.or_(~availability.usable(), models.AttachHandle.missing)
-    states = {**listing.conditions(), listing.UNAVAILABLE: lost}
-    found = list(_by_state(session, query, listing.RESOURCE_CLASS, states))
+    query = listing.joined(models.AttachHandle.id)
+    found = list(_by_state(session, query, listing.RESOURCE_CLASS, listing.conditions()))
     totals, shown = collections.Counter[str](), collections.Counter[tuple[str, str]]()
     for name, _, count in found:
         totals[name] += int(count)

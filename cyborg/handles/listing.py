@@ -35,12 +35,7 @@ def conditions() -> Mapping[str, sa.ColumnElement[bool]]:
         IN_USE: _ARQ.id.is_not(None),
         CLEAN_FAILED: _HANDLE.left_reason.is_not(None),
         CLEANING: sa.and_(_HANDLE.is_left),
-        UNAVAILABLE: sa.or_(
-            ~availability.enabled(),
-            ~availability.healthy(),
-            ~availability.accounted_for(),
-            _HANDLE.missing,
-        ),
+        UNAVAILABLE: sa.or_(~availability.usable(), _HANDLE.missing),
         FREE: sa.true(),
     }
 
@@ -58,6 +53,7 @@ def joined(*columns: Any) -> sa.Select[Any]:
         .select_from(_HANDLE)
         .join(_DEPLOYABLE, _DEPLOYABLE.id == _HANDLE.deployable_id)
         .join(_DEVICE, _DEVICE.id == _DEPLOYABLE.device_id)
+        .join(_HOST, _HOST.id == _DEVICE.host_id)
         .join(_CLASS, is_class)
         .outerjoin(_ARQ, _ARQ.attach_handle_id == _HANDLE.id)
     )
@@ -119,18 +115,10 @@ def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[ListedHa
         _ARQ.consumer_uuid,
         sa.func.coalesce(_ARQ.project_id, _HANDLE.left_project),
     )
-    reasons = (
-        _HANDLE.left_reason,
-        _last_error(),
-        _HANDLE.missing,
-        _DEVICE.unhealthy,
-        _DEPLOYABLE.withheld,
-        _DEVICE.disabled_reason,
-    )
+    reasons = (_HANDLE.left_reason, _last_error(), _why_unavailable())
     query = joined(*columns, *reasons, _HANDLE.created_at, _HANDLE.updated_at)
-    visible = query.join(_HOST, _HOST.id == _DEVICE.host_id)
     with db.reader() as session:
-        select = paging.select(session, visible, COLUMNS, page, wanted, filters=filters)
+        select = paging.select(session, query, COLUMNS, page, wanted, filters=filters)
         return [_handle(row) for row in session.execute(select)]
 
 
@@ -140,15 +128,26 @@ def _last_error() -> sa.ScalarSelect[str]:
     return sa.select(_WORK.last_error).where(*mine).correlate(_HANDLE).scalar_subquery()
 
 
+def _why_unavailable() -> sa.ColumnElement[str]:
+    """Why a handle that nobody has cannot be given out; it must be unavailable."""
+    gone = sa.or_(_HANDLE.missing, _DEPLOYABLE.missing, _DEVICE.missing)
+    disabled = sa.func.coalesce(_DEVICE.disabled_reason, "Its device is disabled.")
+    return sa.func.coalesce(
+        sa.case((gone, "It is gone from its host.")),
+        _DEVICE.unhealthy,
+        _DEPLOYABLE.withheld,
+        sa.case((~availability.enabled(), disabled)),
+        sa.case(
+            (_HOST.removed, "Its host is removed."),
+            (_HOST.down, "Its host is down."),
+            else_="Its host is drained: " + sa.func.coalesce(_HOST.drain_reason, "no reason given"),
+        ),
+    )
+
+
 def _handle(row: Sequence[Any]) -> ListedHandle:
-    shown, created, updated = row[:12], row[-2], row[-1]
-    unclean, last_error, missing, unhealthy, withheld, disabled = row[12:-2]
-    gone = "It is gone from its host." if missing else None
-    reasons = {
-        CLEAN_FAILED: unclean,
-        CLEANING: last_error,
-        UNAVAILABLE: gone or unhealthy or withheld or disabled or "Its device is disabled.",
-    }
+    shown, (created, updated) = row[:12], row[-2:]
+    reasons = dict(zip((CLEAN_FAILED, CLEANING, UNAVAILABLE), row[12:-2], strict=True))
     id_, uuid, state, kind, info, name, device, deployable, host, arq, instance, project = shown
     return ListedHandle(
         id=id_,

@@ -12,6 +12,7 @@ from sqlalchemy import orm
 from cyborg import db
 from cyborg.common import program_modes
 from cyborg.db import models
+from cyborg.handles import listing
 from cyborg.states import availability
 from cyborg.tests import hosts
 
@@ -70,3 +71,38 @@ def test_what_runs_nothing() -> None:
         assert availability.does_run_nothing(row) == bool(runs_nothing)
         for_all = mode in program_modes.FOR_ALL_HANDLES
         assert bool(runs_nothing) == (for_all and not image and not function)
+
+
+@pytest.mark.every_database
+@pytest.mark.makes_up_rows
+@pytest.mark.parametrize(
+    ("model", "values", "why"),
+    [
+        (models.AttachHandle, {"missing": True}, "It is gone from its host."),
+        (models.Deployable, {"missing": True}, "It is gone from its host."),
+        (models.Device, {"unhealthy": "The fan is broken."}, "The fan is broken."),
+        (models.Device, {"status": models.MAINTAINING}, "Its device is disabled."),
+        (
+            models.Device,
+            {"status": models.MAINTAINING, "disabled_reason": "A new fan comes."},
+            "A new fan comes.",
+        ),
+        (models.Host, {"down": True}, "Its host is down."),
+        (models.Host, {"removed": True}, "Its host is removed."),
+        (
+            models.Host,
+            {"drained": True, "drain_reason": "new kernel"},
+            "Its host is drained: new kernel",
+        ),
+        (models.Host, {"drained": True}, "Its host is drained: no reason given"),
+    ],
+)
+def test_a_handle_says_why_nobody_gets_it(
+    model: type[models.Base], values: dict[str, object], why: str
+) -> None:
+    hosts.apply(hosts.card("a"))
+    before = listing.list_handles(state=listing.FREE)
+    assert {each.state_reason for each in before} == {None}
+    change(model, **values)
+    found = listing.list_handles(state=listing.UNAVAILABLE)
+    assert [each.state_reason for each in found] == [why] * len(before)
