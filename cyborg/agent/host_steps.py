@@ -324,7 +324,7 @@ class StepEndpoint:
             raise
         except Exception as exc:
             LOG.exception("Cannot program deployable %s", target.deployable)
-            raise _failed_after_write(f"{type(exc).__name__}: {exc}") from exc
+            raise _failed_after_write(errors.told(exc)) from exc
         if not value_checks.is_same_function(step.function_id, done.function):
             raise _failed_after_write(
                 f"Function {done.function} is loaded, not {step.function_id}"
@@ -498,7 +498,7 @@ class _StepRun:
             self._failure = exc
         except Exception as exc:
             LOG.exception("Cannot %s %s", self._action, self.key)
-            self._failure = self._failed(f"{type(exc).__name__}: {exc}")
+            self._failure = self._failed(errors.told(exc))
         finally:
             forget(self)
             self.done.set()

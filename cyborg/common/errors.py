@@ -7,6 +7,12 @@ import http
 import logging
 
 
+def told(exc: Exception) -> str:
+    """The sentence of an exception for a person; the name of its class too if it is no sentence."""
+    text = str(exc)
+    return text if " " in text else f"{type(exc).__name__}: {text}"
+
+
 class CyborgError(Exception):
     """Base class of every error that Cyborg raises on purpose.
 

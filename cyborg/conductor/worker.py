@@ -179,7 +179,7 @@ class Worker:
                 labels["outcome"] = "again"
             except Exception as exc:
                 LOG.exception("%s/%s met a fault; it is tried again", item.kind, item.key)
-                self._back_off(item, f"{type(exc).__name__}: {exc}")
+                self._back_off(item, errors.told(exc))
                 labels["outcome"] = "fault"
             else:
                 if not work.finish(item):

@@ -207,7 +207,7 @@ def _prepare_in_time(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -
         LOG.exception("The bind of ARQ %s failed, and its deadline is over", known.arq.uuid)
         took = f"{known.waited:.0f} s"
         what = f"The handle was not prepared in {took}"
-        _fail(item, known, _not_ready(what, f"{type(exc).__name__}: {exc}"))
+        _fail(item, known, _not_ready(what, errors.told(exc)))
 
 
 def _prepare(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
