@@ -301,7 +301,7 @@ def stay(service: Service) -> None:
         f"       accelerator device list\n"
         f"   REST: {service.url}/v2, and Placement at {service.url}/placement with the header\n"
         f"       X-Auth-Token: admin\n"
-        f"   Its data are deleted then. To keep data: {BIN}/cyborg-standalone --state-dir DIR",
+        f"   Ctrl-C deletes its data. To keep data: {BIN}/cyborg-standalone --state-dir DIR",
         flush=True,
     )
     with contextlib.suppress(KeyboardInterrupt):

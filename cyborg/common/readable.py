@@ -33,7 +33,7 @@ def time(text: str) -> str:
 def address(value: Any) -> str | None:
     """The address of the PCI function that a handle is; None if it is none."""
     if isinstance(value, Mapping) and all(part in value for part in _ADDRESS):
-        return printable("{domain}:{bus}:{device}.{function}".format(**value))
+        return printable("{domain}:{bus}:{device!s:0>2}.{function}".format(**value))
     return None
 
 

@@ -36,7 +36,7 @@ export const uuid = (value) => (value ? el("code", {}, value) : said(null));
 export function place(info) {
   const { domain, bus, device, function: number } = info;
   const isPci = [domain, bus, device, number].every((each) => each !== undefined);
-  return said(isPci ? `${domain}:${bus}:${device}.${number}` : Object.values(info).join(" "));
+  return said(isPci ? `${domain}:${bus}:${device.padStart(2, "0")}.${number}` : Object.values(info).join(" "));
 }
 
 const TONES = {

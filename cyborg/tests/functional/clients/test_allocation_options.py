@@ -84,7 +84,7 @@ def test_text_for_a_container(ready: OpenStack) -> None:
     made = ready("allocation", "create", "two", "--name", "j")
     printed = ready.run("allocation", "show", "j", "--env").out.splitlines()
     infos = [each["attach_handle_info"] for each in made["accelerators"]]
-    places = ",".join("{domain}:{bus}:{device}.{function}".format(**info) for info in infos)
+    places = ",".join("0000:{bus}:00.{function}".format(**info) for info in infos)
     assert printed[:4] == [
         f"CYBORG_ALLOCATION={made['uuid']}",
         f"CYBORG_HOST={made['hosts'][0]}",
@@ -186,7 +186,7 @@ def test_an_env_file_holds_no_order() -> None:
         ([{"resources:FPGA": "1"}], ["resources:FPGA = 1"]),
         ([{"a": 1, "b": True}, {}, {"a": 2}], ["- a = 1", "  b = true", "- a = 2"]),
         ({"x": {"y": {"z": "1\n\x1b"}}}, ["x.y.z = 1\\n\\x1b"]),
-        ({"domain": "0000", "bus": "0c", "device": "00", "function": "1"}, ["0000:0c:00.1"]),
+        ({"domain": "0000", "bus": "0c", "device": "0", "function": "1"}, ["0000:0c:00.1"]),
         ([], [""]),
     ],
 )
