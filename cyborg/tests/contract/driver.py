@@ -102,9 +102,9 @@ class DriverContract:
 
     @pytest.fixture
     def make(self, conf: cfg.ConfigOpts) -> Callable[[], base.Driver]:
-        (entry_point,) = importlib.metadata.entry_points(
-            group=registry.NAMESPACE, name=self.entry_point
-        )
+        found = importlib.metadata.entry_points(group=registry.NAMESPACE, name=self.entry_point)
+        assert found, f"No driver {self.entry_point} is installed: pip install it before the test"
+        (entry_point,) = found
         return lambda: entry_point.load()(conf)
 
     @pytest.fixture
@@ -192,7 +192,7 @@ class DriverContract:
     def test_what_is_no_pci_function_has_its_path(self, devices):
         for path in (device.control_path for device in devices):
             if path.cpid_type == base.SYSFS:
-                assert path.cpid_info["path"].startswith("/sys/devices/")
+                assert path.cpid_info["path"].startswith("/sys/devices/"), path
 
     def test_a_container_gets_what_is_there(self, container_faults):
         assert container_faults == []
