@@ -37,7 +37,7 @@ def enrol(
     :raises Conflict: another host has it, it was revoked, or the host has two keys
     """
     if not rpc.is_host_name(host_name):
-        raise errors.Invalid(f"{host_name!r} is no name of a host.")
+        raise errors.Invalid(f"{host_name!r} is not a valid host name.")
     key, fingerprint = models.HostKey, signing.fingerprint(public_key)
     with db.writer() as session:
         besides(session)

@@ -309,4 +309,4 @@ class MetricsEndpoint:
             shown: Iterable[bytes] = self._show(environ, start_response)
             return shown
         start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
-        return [b"The Host of the request is no name of this machine; see [metrics] names.\n"]
+        return [b"The Host of the request is not a name of this machine; see [metrics] names.\n"]

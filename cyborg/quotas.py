@@ -102,7 +102,7 @@ def limits_of(conf: cfg.ConfigOpts, project_id: str | None) -> Limits:
     except answers.ODD as exc:
         raise errors.ServiceUnavailable(f"[oslo_limit] does not fit Keystone: {exc}.") from exc
     if not answers.fits(limits, {str: int}):
-        raise errors.ServiceUnavailable("A limit that Keystone has is no number.")
+        raise errors.ServiceUnavailable("A limit in Keystone is not a number.")
     return limits
 
 

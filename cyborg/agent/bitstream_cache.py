@@ -96,8 +96,7 @@ class Cache:
             )
         if step.hash_algo not in _ALGORITHMS:
             raise NoBitstream(
-                f"Image {step.image_uuid} has a hash of a kind that is not known here: "
-                f"{step.hash_algo}"
+                f"The hash algorithm of image {step.image_uuid} is not known here: {step.hash_algo}"
             )
         if step.hash_algo in _WEAK and self._options.require_secure_hash:
             raise NoBitstream(
@@ -231,7 +230,7 @@ def _name_of(step: rpc.ProgramStep) -> str:
         image = uuid.UUID(step.image_uuid)
         bytes.fromhex(step.hash_value)
     except ValueError as exc:
-        raise NoBitstream(f"This is no image: {exc}") from exc
+        raise NoBitstream(f"This is not an image: {exc}") from exc
     return f"{image}.{step.hash_algo}.{step.hash_value[:32].lower()}"
 
 

@@ -98,7 +98,7 @@ class Folder:
         """
         for uuid in (handle, arq):
             if not _UUID.fullmatch(uuid):
-                raise ValueError(f"{uuid!r} is no uuid")
+                raise ValueError(f"{uuid!r} is not a uuid")
         self.begin()
         path = self._path / f"cyborg-{handle}-{place}.json"
         with self._lock:

@@ -118,10 +118,7 @@ def as_table(preview: Preview) -> str:
         if device.unhealthy is not None
     ]
     wrong += [f"First, by [agent] sriov_spec: {sentence}" for sentence in preview.changes]
-    wrong += [
-        sentence if name == registry.NO_DRIVER else f"Driver {name}: {sentence}"
-        for name, sentence in preview.said.items()
-    ]
+    wrong += [registry.told(name, sentence) for name, sentence in preview.said.items()]
     if preview.not_offered:
         said = not_offered.lines(preview.not_offered)
         lines += ["", "Not offered:", *(f"  {each}" for each in said)]

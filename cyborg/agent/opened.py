@@ -121,7 +121,7 @@ class Opened:
                 and _vfio_nodes(functions[each], functions).isdisjoint(running[guest])
             }
         except Exception as exc:  # noqa: BLE001 - the helper fails in many ways
-            LOG.info("It cannot be seen what guests have open: %s", exc)
+            LOG.info("Cannot see which functions guests have open: %s", exc)
             return
         again = suspects.items() & self._suspects.items()
         self._suspects = suspects

@@ -122,14 +122,14 @@ def _check_framing(head: bytes) -> None:
     """Raise ParsingError if another server might find the end of the request elsewhere."""
     first, *lines = head.split(b"\r\n")
     if any(line.startswith((b" ", b"\t")) for line in lines):
-        raise parser.ParsingError("A header goes on in the next line.")
+        raise parser.ParsingError("A header must be on one line.")
     found = [
         (name, value.strip(b" \t").lower())
         for name, _, value in (line.lower().partition(b":") for line in lines)
         if name in {b"content-length", b"transfer-encoding"}
     ]
     if len(found) > 1:
-        raise parser.ParsingError("Content-Length or Transfer-Encoding is there twice, or both.")
+        raise parser.ParsingError("Send one Content-Length or one Transfer-Encoding header.")
     if not found or found[0][0] == b"content-length":
         return
     if not first.endswith(b" HTTP/1.1"):

@@ -261,7 +261,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise errors.Invalid(f"The request body must not contain {name}, which is no JSON number.")
+    raise errors.Invalid(f"The request body must not contain {name}: JSON has no such number.")
 
 
 def _number(convert: Callable[[str], Any]) -> Callable[[str], Any]:

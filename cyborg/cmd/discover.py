@@ -28,7 +28,7 @@ def add(subparsers: Any) -> None:
         "--format", choices=_FORMATS, default="table", help="How to print it (%(default)s)."
     )
     parser.add_argument(
-        "--json", dest="format", action="store_const", const="json", help="As --format json."
+        "--json", dest="format", action="store_const", const="json", help="Like --format json."
     )
     parser.add_argument(
         "--driver",

@@ -24,14 +24,17 @@ def add(parsers: Any) -> None:
     enrol = _command(commands, "enroll", _enrol, "Trust messages that are signed with this key.")
     enrol.add_argument("key", help="The public key, as `cyborg-agent key` prints it on the host.")
     enrol.add_argument(
-        "--node", help="The name of its node, if that is not HOST, with or without a domain."
+        "--node",
+        help="Name of the host's node, if that is another name than HOST with or without a domain.",
     )
     move = _command(commands, "move", _move, "Give the host another node, with all it has.")
     move.add_argument("node", help="The name that its agent reports now.")
     _command(commands, "keys", _show, "List the keys of the host.")
     revoke = _command(commands, "revoke", _revoke, "Revoke a key: what it signs is refused.")
     revoke.add_argument(
-        "key", nargs="?", help="Its fingerprint, as `host keys` has it; all keys without it."
+        "key",
+        nargs="?",
+        help="Fingerprint of the key, as `host keys` shows it; without one all keys are revoked.",
     )
 
 

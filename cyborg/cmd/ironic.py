@@ -51,8 +51,8 @@ def _add_commands(subparsers: Any) -> None:
     imported.add_argument(
         "--remove-gone",
         action="store_true",
-        help="Forget the nodes that Ironic does not show any more, or of which it has no "
-        "accelerators any more, even if these are most of them.",
+        help="Forget the nodes that Ironic no longer shows, or shows without accelerators now, "
+        "even if they are most nodes.",
     )
     imported.add_argument(
         "--dry-run", action="store_true", help="Show what would change; write nothing."
@@ -89,7 +89,7 @@ def _import_file(conf: cfg.ConfigOpts) -> store.Imported:
     try:
         document = json.loads(pathlib.Path(wanted.from_file).read_bytes())
     except ValueError as exc:
-        raise errors.Misconfigured(f"{wanted.from_file} is no JSON: {exc}") from exc
+        raise errors.Misconfigured(f"{wanted.from_file} is not JSON: {exc}") from exc
     if not isinstance(document, Mapping) or "inventory" not in document:
         raise errors.Misconfigured(f"{wanted.from_file} has no inventory of Ironic.")
     return run.import_document(

@@ -107,8 +107,8 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
     accept.add_argument("provider", help="Uuid, as `cyborg-status check` names it.")
     accept.set_defaults(run=host_key_commands.with_database(_accept))
     rename = add("rename-host", "Keep the record of a host whose machine has another name now.")
-    rename.add_argument("old", help="[DEFAULT] host of its agent before.")
-    rename.add_argument("new", help="[DEFAULT] host of its agent now.")
+    rename.add_argument("old", help="Former [DEFAULT] host of the agent.")
+    rename.add_argument("new", help="New [DEFAULT] host of the agent.")
     rename.add_argument(
         "--key",
         action="append",
@@ -125,8 +125,8 @@ def _add_commands(parsers: Any, checks: upgrade_checks.Checks) -> None:
     upgrade.add_argument(
         "--lines",
         action="store_true",
-        help="Say instead of each line of the configuration, paste and policy files what becomes "
-        "of it.",
+        help="Instead, tell what becomes of each line of the configuration, paste and policy "
+        "files.",
     )
     upgrade.set_defaults(run=lambda conf: _check_upgrade(conf, checks))
 

@@ -64,7 +64,8 @@ class Plugin:
 
     def _add(self, request: PluginCall) -> _Document:
         if self._found(request) is not None:
-            raise Failed(protocol.NOT_AS_GIVEN, "The container has it already; DEL comes first.")
+            told = "The container has this interface already; delete it first."
+            raise Failed(protocol.NOT_AS_GIVEN, told)
         identity = links.identity(request.netns)
         if identity is None:
             raise Failed(protocol.BAD_ENVIRONMENT, f"CNI_NETNS: there is no {request.netns}.")
@@ -150,9 +151,9 @@ class Plugin:
     def _check(self, request: PluginCall) -> None:
         found = self._found(request)
         if found is None or found.function is None:
-            raise Failed(protocol.NOT_AS_GIVEN, "The container has not got it.")
+            raise Failed(protocol.NOT_AS_GIVEN, "The container does not have the interface.")
         if found.live_netns(links.identity(request.netns)) != request.netns:
-            raise Failed(protocol.NOT_AS_GIVEN, f"It was not given to {request.netns}.")
+            raise Failed(protocol.NOT_AS_GIVEN, f"The interface was not given to {request.netns}.")
         wanted = request.settings
         wrong = functions.differences(found.function, wanted, request.netns, request.ifname)
         state = (self._api.find(f"/allocations/{found.allocation}") or {}).get("state")
@@ -208,5 +209,5 @@ def _check_port(function: functions.NicFunction, wanted: functions.Settings) -> 
     if function.port is None and (wanted.vlan or wanted.spoof_check is not None):
         raise Failed(
             protocol.BAD_CONFIG,
-            f"vlan and spoofCheck are for virtual functions, and {function.address} is none.",
+            f"vlan and spoofCheck are for virtual functions, and {function.address} is not one.",
         )

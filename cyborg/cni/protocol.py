@@ -140,7 +140,7 @@ def _config(text: str) -> dict[str, Any]:
     try:
         config = json.loads(text or "{}")
     except ValueError as exc:
-        raise Failed(NO_JSON, f"The network configuration is no JSON: {exc}") from exc
+        raise Failed(NO_JSON, f"The network configuration is not JSON: {exc}") from exc
     if not isinstance(config, dict):
         raise Failed(NO_JSON, "The network configuration must be an object.")
     return config
@@ -151,7 +151,7 @@ def _check_environment(command: str, environ: Mapping[str, str]) -> None:
     shapes = {"CNI_CONTAINERID": _ID, "CNI_IFNAME": _IFNAME, "CNI_NETNS": re.compile("/.+")}
     for name in COMMANDS[command]:
         if not _matches(shapes[name], environ.get(name)):
-            raise Failed(BAD_ENVIRONMENT, f"{name} is missing, or is not of the form it must have.")
+            raise Failed(BAD_ENVIRONMENT, f"{name} is missing or malformed.")
 
 
 def _merged(config: Mapping[str, Any], arguments: Mapping[str, str]) -> dict[str, Any]:

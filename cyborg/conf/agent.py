@@ -46,8 +46,9 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "resource_provider_name",
         help="Name of this host's root resource provider in Placement, which is Nova's name of "
-        "the node. Unset, the fully qualified name of the machine if that is [DEFAULT] host with a "
-        "domain and Placement has a root provider of that name, and else [DEFAULT] host.",
+        "the node. By default [DEFAULT] host, or the machine's fully qualified name if "
+        "that is [DEFAULT] host with a domain and Placement has a root provider of that "
+        "name.",
     ),
     cfg.MultiStrOpt(
         "sriov_spec",

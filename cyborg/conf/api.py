@@ -145,8 +145,8 @@ OPTS: list[cfg.Opt] = [
         default=1000,
         min=0,
         mutable=True,
-        help="Accelerator requests that a project may have which hold no accelerator. A request "
-        "for more is answered with 403. With 0 there is no limit.",
+        help="How many accelerator requests without an accelerator a project may have. A "
+        "request for more is answered with 403. With 0 there is no limit.",
     ),
     cfg.IntOpt(
         "max_request_body_size",

@@ -24,11 +24,12 @@ OPTS: list[cfg.Opt] = [
         default=240,
         min=1,
         mutable=True,
-        help="Seconds after which an accelerator request becomes BindFailed because its host step "
-        "makes no progress. Time without a connection to the message broker does not count. Keep "
-        "it a minute below Nova's [DEFAULT] arq_binding_timeout, by default 300, on every compute "
-        "host: the end may be seen half a minute late, and Nova must have the event while it "
-        "still waits. Raise Nova's option before you raise this one.",
+        help="Seconds after which an accelerator request becomes BindFailed because its host "
+        "step makes no progress. Time without a connection to the message broker does not "
+        "count. Keep it a minute below Nova's [DEFAULT] arq_binding_timeout, by default "
+        "300, on every compute host: Cyborg may see the deadline half a minute late, and "
+        "must send its event before Nova gives up. Raise Nova's option before you raise "
+        "this one.",
     ),
     cfg.IntOpt(
         "host_step_timeout",
@@ -42,10 +43,11 @@ OPTS: list[cfg.Opt] = [
         default=180,
         min=1,
         mutable=True,
-        help="Seconds without a report from its agent after which a host counts as down, until its "
-        "next report. Until then Placement offers nothing of it; the records of its devices are "
-        "kept. Set it to several times the largest [agent] report_interval. Time in which several "
-        "hosts are up and none reports does not count, up to twenty times this.",
+        help="Seconds without a report from its agent after which a host counts as down, until "
+        "its next report. Until then Placement offers nothing of it; the records of its "
+        "devices are kept. Set it to several times the largest [agent] report_interval. If "
+        "several hosts are up and none reports, that time does not count, up to twenty "
+        "times this value.",
     ),
     cfg.IntOpt(
         "max_report_devices",
@@ -60,10 +62,10 @@ OPTS: list[cfg.Opt] = [
         default=16 * 1024 * 1024,
         min=1,
         mutable=True,
-        help="Most bytes that a host's report may have as JSON; a device has one or two thousand. "
-        "A larger one is refused as a whole, and GET /v2/services shows that as the error "
-        "refused-messages of the host. No message has more than 16 MiB, whatever this says, or as "
-        "many as the message broker takes.",
+        help="Most bytes that a host's report may have as JSON; a device has one or two "
+        "thousand. A larger one is refused as a whole, and GET /v2/services shows that as "
+        "the error refused-messages of the host. No message may exceed 16 MiB or the limit "
+        "of the message broker.",
     ),
     cfg.FloatOpt(
         "max_gone_share",
@@ -71,10 +73,10 @@ OPTS: list[cfg.Opt] = [
         min=0.0,
         max=1.0,
         mutable=True,
-        help="Share of a host's devices, or of its attach handles, that may be missing from a "
-        "report all at once. If more are, as when the only card of a host is taken out, they are "
-        "kept until the next report does not have them either, and GET /v2/services shows that as "
-        "an error of cyborg-conductor. With 1 nothing is kept.",
+        help="Share of a host's devices, or of its attach handles, that one report may drop. If "
+        "a report drops more, as when the only card of a host is taken out, all are kept "
+        "until the next report lacks them too. Meanwhile GET /v2/services shows an error "
+        "of cyborg-conductor. With 1 nothing is kept.",
     ),
     cfg.IntOpt(
         "keep_vanished",
@@ -110,9 +112,9 @@ OPTS: list[cfg.Opt] = [
         min=0,
         mutable=True,
         help="Seconds within which the providers of every host are read once from Placement in "
-        "full, and repaired if something else has changed or deleted them. The hosts are spread "
-        "over that time. With 0 none is read in full. Whether a provider is gone or has another "
-        "generation is seen every minute all the same.",
+        "full, and repaired if something else has changed or deleted them. The hosts are "
+        "spread over that time. With 0 none is read in full. Even then Cyborg checks every "
+        "minute whether a provider is gone or has another generation.",
     ),
     cfg.IntOpt(
         "instance_audit_interval",
@@ -139,32 +141,34 @@ OPTS: list[cfg.Opt] = [
         default=30,
         min=0,
         mutable=True,
-        help="Seconds between two looks at the allocations in Placement of each instance that has "
-        "accelerators. Each provider that is in use costs Placement one request a look. A look is "
-        "at all accelerators that were bound in the last quarter of an hour, and at 600 others in "
-        "turn, so that twenty intervals cover all. If an instance has no allocation there, Nova is "
-        "asked at once. The instance loses its accelerators if Nova does not have it either; see "
-        "instance_grace. Until then they are reserved in Placement. "
-        "Accelerators of consumers of POST /v2/allocations are claimed again, and reserved where "
-        "others have the room. 0 turns these looks off, also those of cyborg-status. With 0 for "
-        "instance_audit_interval instances are left out: choose "
-        "that if accelerators are bound for anything that claims nothing in Placement.",
+        help="Seconds between two looks at the allocations in Placement of each instance that "
+        "has accelerators. Each provider that is in use costs Placement one request a "
+        "look. A look covers all accelerators that were bound in the last quarter of an "
+        "hour, and 600 others in turn, so that twenty intervals cover all. If an instance "
+        "has no allocation there, Nova is asked at once. The instance loses its "
+        "accelerators if Nova does not have it either; see instance_grace. Until then they "
+        "are reserved in Placement. Accelerators of consumers of POST /v2/allocations are "
+        "claimed again, and reserved where others have the room. 0 turns these looks off, "
+        "also those of cyborg-status. With 0 for instance_audit_interval instances are "
+        "left out: choose that if accelerators are bound for anything that claims nothing "
+        "in Placement.",
     ),
     cfg.IntOpt(
         "max_instance_releases",
         default=20,
         min=1,
         mutable=True,
-        help="Missing instances whose accelerators are released within instance_audit_interval, by "
-        "all conductors and by `cyborg-status check --repair` together. If there are more, that is "
-        "logged as an error and shown in the metric cyborg_instances_held_back, and the rest wait. "
-        "An instance that Nova says it has deleted, and that has no allocation in Placement "
-        "either, does not count.",
+        help="How many missing instances may lose their accelerators within "
+        "instance_audit_interval, by all conductors and by `cyborg-status check --repair` "
+        "together. If more are missing, the rest wait, an error is logged, and the metric "
+        "cyborg_instances_held_back counts them. An instance that Nova says it has "
+        "deleted, and that has no allocation in Placement either, does not count.",
     ),
     cfg.StrOpt(
         "signing_key_file",
-        help="File with the private key with which conductors sign what they order of hosts, in "
-        "PEM; all have the same. `openssl genpkey -algorithm ed25519` makes one. Its public part "
-        "belongs into [agent] conductor_public_keys of every agent, before this is set.",
+        help="PEM file with the private key with which conductors sign their orders to hosts. "
+        "All conductors use the same key. `openssl genpkey -algorithm ed25519` makes one. "
+        "Its public part belongs into [agent] conductor_public_keys of every agent, before "
+        "this is set.",
     ),
 ]

@@ -26,8 +26,8 @@ FAKE_OPTS: list[cfg.Opt] = [
         default=1,
         min=1,
         max=16,
-        help="How many deployables each fake device has. Several are below another one, which has "
-        "no attach handles.",
+        help="How many deployables each fake device has. If there are several, they are parts "
+        "of one more deployable, which has no attach handles.",
     ),
     cfg.StrOpt(
         "program_mode",
@@ -197,8 +197,8 @@ VGPU_TYPE_OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         "device_addresses",
         default=[],
-        help="PCI addresses of the functions that are split into this type: a card, which means "
-        "its virtual functions too, or single virtual functions.",
+        help="PCI addresses of the functions that are split into this type. Give a card to "
+        "include its virtual functions, or give single virtual functions.",
     ),
     cfg.IntOpt(
         "max_instances",
@@ -255,13 +255,14 @@ NIC_TYPE_OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         "function_device_mappings",
         default=[],
-        help="Functions that cards were prepared for, with their interfaces: GTPv1:ens1f0|ens2f0.",
+        help="Functions for which network cards were prepared, each with the interfaces of "
+        "these cards: GTPv1:ens1f0|ens2f0.",
     ),
     cfg.ListOpt(
         "device_addresses",
         default=[],
-        help="PCI addresses of the cards that are reported. If no section that is enabled names "
-        "any, all are.",
+        help="PCI addresses of the cards that are reported. If no enabled section names any, "
+        "all cards are reported.",
     ),
 ]
 
@@ -299,8 +300,8 @@ HEALTH_OPTS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "driver_unbound",
         default=True,
-        help="Whether a card is unhealthy if only parts of it are given to guests, so that it "
-        "needs a driver of the host, and it has none.",
+        help="Report a card as unhealthy if it lacks the driver of the host that it needs "
+        "because guests get only parts of the card.",
     ),
     cfg.BoolOpt(
         "link_width",

@@ -19,8 +19,8 @@ OPTS: list[cfg.Opt] = [
     cfg.StrOpt(
         "taint_reason",
         default="kubernetes",
-        help="The taint's reason that gives a device, or all devices of a host, to Kubernetes. "
-        "A device with a taint of its own follows that one.",
+        help="Reason of the taint that gives a device, or all devices of a host, to Kubernetes. "
+        "The taint of a device overrides the taint of its host.",
     ),
     cfg.StrOpt(
         "kubeconfig",

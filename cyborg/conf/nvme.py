@@ -71,10 +71,11 @@ NVMF_SPDK_OPTS: list[cfg.Opt] = [
     cfg.ListOpt(
         "targets",
         default=[],
-        help="Names of targets, if this host offers the subsystems of several. Each has a section "
-        "[nvmf_spdk_<name>] with the options of a target, and those of [nvmf_spdk] are not read "
-        "then, except host_nqn. Unset, the one target is that of [nvmf_spdk]. The name of a target "
-        "is part of what its devices are known by, so give none another name while it has guests.",
+        help="Names of targets, if this host offers the subsystems of several. Each has a "
+        "section [nvmf_spdk_<name>] with the options of a target, and those of [nvmf_spdk] "
+        "are not read then, except host_nqn. Unset, the one target is that of [nvmf_spdk]. "
+        "A target's name is part of the identity of its devices: do not rename a target "
+        "while it has guests.",
     ),
     cfg.StrOpt(
         "host_nqn",

@@ -19,9 +19,9 @@ CONDUCTOR_OPTS: list[cfg.Opt] = [
         min=1,
         mutable=True,
         help="Seconds that PATCH /v2/deployables/{uuid}/program waits for the end of its "
-        "operation. After that it is answered with 503 and the operation's uuid, and the operation "
-        "continues. At most a quarter of [api] threads requests, but at least one, wait at the "
-        "same time in a process; others are answered so at once.",
+        "operation. After that it is answered with 503 and the operation's uuid, and the "
+        "operation continues. At most a quarter of [api] threads requests, but at least "
+        "one, wait at the same time in a process; further ones get that answer at once.",
     ),
     cfg.IntOpt(
         "operation_expiry",

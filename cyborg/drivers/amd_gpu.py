@@ -62,7 +62,7 @@ class AmdGpuDriver(pci.PciDriver):
         for name in self._layouts:
             if not _LAYOUT.fullmatch(name):
                 how = "compute and memory partition, such as CPX-NPS1"
-                raise ValueError(f"[amd_gpu_driver] layouts: {name!r} is none; use {how}")
+                raise ValueError(f"[amd_gpu_driver] layouts: {name!r} is not a layout; use {how}")
 
     def discover(self, host: base.Host) -> Iterator[base.Device]:
         """Every GPU, after a look at what an administrator has said."""

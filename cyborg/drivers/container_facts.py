@@ -75,7 +75,7 @@ def _of_path(path: str, uuid: str) -> base.ContainerEdits:
     """The nodes of the accelerators that a device below ``/sys/devices`` has itself."""
     place = os.path.realpath(_DEVICES / path)
     if not path or place != str(_DEVICES / path):
-        raise ValueError(f"{path!r} is no path below {_DEVICES}")
+        raise ValueError(f"{path!r} is not a path below {_DEVICES}")
     pathlib.Path(place).stat()
     return of_folder(f"{place}/accel", {"CYBORG_PATH": path}, uuid)
 
@@ -98,7 +98,7 @@ def of_folder(
 
 def _of_mediated(uuid: str) -> base.ContainerEdits:
     if not _MDEV.fullmatch(uuid):
-        raise ValueError(f"{uuid!r} is no uuid")
+        raise ValueError(f"{uuid!r} is not a uuid")
     place = _MEDIATED / uuid
     place.stat()
     return _through_vfio(place, uuid, {"CYBORG_MDEV": uuid})
@@ -106,7 +106,7 @@ def _of_mediated(uuid: str) -> base.ContainerEdits:
 
 def _of_function(address: str, uuid: str) -> base.ContainerEdits:
     if not _ADDRESS.fullmatch(address):
-        raise ValueError(f"{address!r} is no address of a PCI function")
+        raise ValueError(f"{address!r} is not the address of a PCI function")
     place = _FUNCTIONS / address
     place.stat()
     said = {"CYBORG_PCI": address}

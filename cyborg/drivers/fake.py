@@ -222,7 +222,7 @@ def _function_of(bitstream: pathlib.Path) -> str:
         function = document["function"]
         value_checks.function_id(function)
     except (KeyError, TypeError, ValueError) as exc:
-        raise base.NothingWritten(f"This is no bitstream of the fake FPGA: {exc}") from exc
+        raise base.NothingWritten(f"This is not a bitstream of the fake FPGA: {exc}") from exc
     return str(function)
 
 

@@ -82,7 +82,7 @@ def verify(path: pathlib.Path, signature: Mapping[str, str], trusted: Sequence[s
     try:
         verifier.verify()
     except crypto_exc.InvalidSignature as exc:
-        raise BadSignature("the data is not what was signed") from exc
+        raise BadSignature("the data differs from the signed data") from exc
     except Exception as exc:
         # For example, the key is too small for the hash.
         raise BadSignature(f"{type(exc).__name__}: {exc}") from exc
@@ -107,7 +107,7 @@ def _verifier(signature: Mapping[str, str], trusted: Sequence[str]) -> Any:
     elif not certificate_utils.is_within_valid_dates(
         signature_utils.get_certificate(caller, certificate)
     ):
-        raise BadSignature(f"certificate {certificate} is not valid yet or any more")
+        raise BadSignature(f"certificate {certificate} is not valid now")
     return signature_utils.get_verifier(
         caller, **{each: signature[each] for each in _PROPERTIES}
     )

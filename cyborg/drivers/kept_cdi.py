@@ -109,7 +109,7 @@ def say(conf: cfg.ConfigOpts, text: str, wanted: Wanted) -> str:
     """
     device = wanted.pick(_read(text))
     if device is None:
-        raise ValueError(f"it names no device that gives {sorted(wanted.needed)} alone")
+        raise ValueError(f"none of its devices gives {sorted(wanted.needed)} and nothing else")
     kind = f"{_SAID}/{device.kind.partition('/')[2]}"
     document = {
         "cdiVersion": ".".join(map(str, device.version)),
@@ -168,7 +168,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise ValueError("it has an alias")
+            raise ValueError("it has a YAML alias")
         return super().compose_node(parent, index)
 
 
@@ -184,11 +184,11 @@ def _read(text: str) -> Iterator[Device]:
         raise ValueError(str(exc)) from exc
     _check_depth(document, _DEPTH_MAX)
     if not isinstance(document, dict):
-        raise TypeError("it is no object")
+        raise TypeError("it is not an object")
     kind, devices = document.get("kind"), document.get("devices")
     version = _VERSION.fullmatch(str(document.get("cdiVersion")))
     if not (isinstance(kind, str) and isinstance(devices, list) and version):
-        raise ValueError("it is no CDI specification")
+        raise ValueError("it is not a CDI specification")
     if len(devices) > _DEVICES_MAX:
         raise ValueError(f"it has more than {_DEVICES_MAX} devices")
     numbers = int(version[1]), int(version[2]), int(version[3])
@@ -203,7 +203,7 @@ def _edits(holder: Mapping[str, Any]) -> dict[str, Any]:
     if edits is None:
         return {}
     if not isinstance(edits, dict):
-        raise TypeError("its containerEdits are no object")
+        raise TypeError("its containerEdits are not an object")
     return edits
 
 

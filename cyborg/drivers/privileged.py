@@ -515,7 +515,7 @@ def _run_tool(
 def _file(path: str) -> str:
     """The path of a file, absolute so that no tool takes it for an option."""
     if not (pathlib.Path(path).is_absolute() and pathlib.Path(path).is_file()):
-        raise OSError(errno.ENOENT, f"{path!r} is no file by its full path")
+        raise OSError(errno.ENOENT, f"{path!r} is not the full path of a file")
     return path
 
 

@@ -40,8 +40,13 @@ def load(conf: cfg.ConfigOpts) -> Registry:
             f"some of the installed drivers: {', '.join(_installed())}"
         )
     for name, sentence in errors.items():
-        LOG.error("Driver %s: %s", name, sentence)
+        LOG.error("%s", told(name, sentence))
     return Registry(drivers=found.drivers, errors=errors)
+
+
+def told(name: str, sentence: str) -> str:
+    """The sentence of an error after the driver's name, if a driver has the error."""
+    return sentence if name == NO_DRIVER else f"Driver {name}: {sentence}"
 
 
 def load_others(conf: cfg.ConfigOpts) -> Mapping[str, base.Driver]:
@@ -75,7 +80,7 @@ def _load(names: Iterable[str], conf: cfg.ConfigOpts) -> Registry:
             known = ", ".join(_installed())
             errors[name] = f"No driver of this name is installed; installed are {known}"
         elif not isinstance(found[-1], base.Driver):
-            errors[name] = f"{type(found[-1]).__name__} is no driver: it has no method discover"
+            errors[name] = f"{type(found[-1]).__name__} is not a driver: it has no method discover"
         elif why_not := _why_other_api(found[-1]):
             errors[name] = why_not
         else:

@@ -65,7 +65,7 @@ def copy_file(path: str, copy: pathlib.Path, max_mib: int) -> None:
     descriptor = os.open(path, flags)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no file")
+            raise OSError(errno.EINVAL, "it is not a file")
         left = max_mib * _MIB + 1
         with open(descriptor, "rb", closefd=False) as source, copy.open("xb") as target:
             while left and (part := source.read(min(left, _MIB))):

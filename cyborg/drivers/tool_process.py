@@ -106,7 +106,7 @@ def _locked(path: pathlib.Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDWR | _FLAGS)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, f"{path} is no file")
+            raise OSError(errno.EINVAL, f"{path} is not a file")
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _WHOLE_FILE)
         yield descriptor
     finally:

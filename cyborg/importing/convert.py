@@ -131,7 +131,7 @@ class Converter:
         path = rows.paths[0]
         info = _canonical(path["cpid_info"])
         if info is None:
-            self._refuse(f"{whose} has a control path that is no JSON: {path['cpid_info']!r}.")
+            self._refuse(f"{whose} has a control path that is not JSON: {path['cpid_info']!r}.")
             return None
         key = (row["hostname"], path["cpid_type"], info)
         if self._is_taken(self._paths, key, row["uuid"], f"{whose} has the address {_place(info)}"):
@@ -218,7 +218,7 @@ class Converter:
             info = _canonical(row["attach_info"])
             handle = f"attach handle {row['uuid']}"
             if info is None:
-                self._refuse(f"{whose}: {handle} has an attach_info that is no JSON.")
+                self._refuse(f"{whose}: {handle} has an attach_info that is not JSON.")
             elif info not in found:
                 found[info] = row
                 if row["in_use"] and row["id"] not in held:

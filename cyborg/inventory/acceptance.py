@@ -79,7 +79,7 @@ def check_report(
     """
     for field, name in (("host", report.host), ("node", report.node)):
         if not rpc.is_host_name(name):
-            raise ReportRefused(f"{field}: {name!r:.300} is no name of a host.")
+            raise ReportRefused(f"{field}: {name!r:.300} is not a valid host name.")
     _check_amounts(report, max_devices)
     said = {driver: text for driver, text in report.errors.items() if driver not in _NO_DRIVERS}
     unknown = set(report.unknown)

@@ -62,7 +62,7 @@ def move(host_name: str, node: str) -> None:
 
 def _check_name(node: str) -> None:
     if not rpc.is_host_name(node):
-        raise errors.Invalid(f"{node!r} is no name of a node.")
+        raise errors.Invalid(f"{node!r} is not a valid node name.")
 
 
 def _locked(session: orm.Session, host_name: str) -> models.Host | None:
@@ -99,7 +99,7 @@ def rename_host(old: str, new: str, keys: tuple[str, ...] = ()) -> None:
     :raises Conflict: it is up, or the new name has a record of its own, or too many keys
     """
     if not rpc.is_host_name(new):
-        raise errors.Invalid(f"{new!r} is no name of a host.")
+        raise errors.Invalid(f"{new!r} is not a valid host name.")
     host = models.Host
     with db.writer() as session:
         found = _locked(session, old)

@@ -63,7 +63,7 @@ def _listed(conf: cfg.ConfigOpts, query: Mapping[str, str]) -> Mapping[str, Any]
     except BadNodeAnswer as exc:
         raise errors.Misconfigured(str(exc)) from exc
     if found is None or not answers.fits(found, {"nodes": [{"uuid": str}]}):
-        raise errors.Misconfigured("[ironic] names a service that lists no nodes: it is no Ironic.")
+        raise errors.Misconfigured("[ironic] names a service that without nodes, so not Ironic.")
     return found
 
 

@@ -71,7 +71,7 @@ def node_of(answer: Mapping[str, Any]) -> Node:
     uuid = str(uuid).lower()
     host = _mapping(answer.get("extra")).get(HOST) or answer.get("name") or uuid
     if not rpc.is_host_name(host):
-        raise BadNodeAnswer(f"Node {uuid}: {host!r:.80} is no name of a host.")
+        raise BadNodeAnswer(f"Node {uuid}: {host!r:.80} is not a valid host name.")
     found = _mapping(answer.get("properties")).get("accelerators")
     accelerators = (_accelerator(_mapping(each)) for each in _list(found))
     return Node(uuid=uuid, host=str(host), accelerators=tuple(filter(None, accelerators)))

@@ -137,7 +137,7 @@ class Cluster:
         except (urllib3.exceptions.HTTPError, OSError, answers.Unusable) as exc:
             raise Unanswered(f"Kubernetes cannot be reached: {exc}") from exc
         except (ValueError, RecursionError) as exc:
-            raise Unanswered(f"Kubernetes answers with no JSON: {exc}") from exc
+            raise Unanswered(f"The answer of Kubernetes is not JSON: {exc}") from exc
 
     def stop(self) -> None:
         """End a watch that goes on in another thread."""
@@ -225,9 +225,9 @@ class Cluster:
         except (urllib3.exceptions.HTTPError, OSError, answers.Unusable) as exc:
             raise Unanswered(f"Kubernetes cannot be reached: {exc}") from exc
         except (ValueError, RecursionError) as exc:
-            raise Unanswered(f"Kubernetes answers with no JSON: {exc}") from exc
+            raise Unanswered(f"The answer of Kubernetes is not JSON: {exc}") from exc
         if not answers.fits(document, _SHAPE):
-            raise Unanswered("Kubernetes answers with no object of its API.")
+            raise Unanswered("The answer of Kubernetes is not an object of its API.")
         return cast(_Document, document)
 
 

@@ -133,7 +133,7 @@ def _check_names(uid: str, *names: str) -> None:
     """Raise NoMetadata if a name is none of Kubernetes': it would become part of a path."""
     for name in names:
         if not _NAME.fullmatch(name) or not _UID.fullmatch(uid):
-            raise NoMetadata(f"{name!r} is no name that Kubernetes gives.")
+            raise NoMetadata(f"{name!r} is not a name that Kubernetes gives.")
 
 
 def _device(uid: str, request: str) -> str:

@@ -323,7 +323,7 @@ def _check_program(part: OfferedPart, asked: _AskedRequest, layout: str | None) 
         raise NotProgrammed(f"config: {asked.device} cannot be programmed.")
     has = layout if layout is not None else next(iter(part.runs), None)
     if (part.mode == program_modes.LAYOUT) != (program.key == "layout"):
-        raise NotProgrammed(f"config: {asked.device} cannot be given a {program.key}.")
+        raise NotProgrammed(f"config: {asked.device} takes no {program.key}.")
     if program.key == "layout" and program.name != has:
         raise NotProgrammed(
             f"config: {asked.device} has layout {has}; claim the one whose attribute layout is "
@@ -389,7 +389,7 @@ def held(claim: _Row, driver: str, pool: str) -> list[_Row]:
 def _provider(result: _Row) -> str:
     provider = slices.provider_of(result["device"])
     if provider is None:
-        raise NotPrepared(f"{result['device']} is no name of a device of this driver.")
+        raise NotPrepared(f"{result['device']} is not a device of this driver.")
     return provider
 
 

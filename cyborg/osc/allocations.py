@@ -89,7 +89,9 @@ class Create(_Shown):
             "--consumer", metavar="<uuid>", help="Uuid of the consumer; without it a new one"
         )
         parser.add_argument(
-            "--nqn", metavar="<nqn>", help="Name by which its host connects to remote NVMe"
+            "--nqn",
+            metavar="<nqn>",
+            help="NQN by which the consumer's host connects to remote NVMe",
         )
         parser.add_argument("--hosts", metavar="<pattern>", help="Which hosts; * is any text")
         parser.add_argument("--placing", choices=["pack", "spread"], help=_PLACING)
@@ -148,7 +150,8 @@ def _add_needs(parser: argparse.ArgumentParser) -> None:
         dest="groups",
         metavar="<number>",
         type=_shares,
-        help="So many shares of one GPU, for containers; nothing isolates them from its others",
+        help="Number of shares of one GPU, for containers; shares of a GPU are not isolated "
+        "from each other",
     )
     either.add_argument(
         "--part",
@@ -156,8 +159,9 @@ def _add_needs(parser: argparse.ArgumentParser) -> None:
         metavar="<key=value>[,<key=value>...]",
         type=command.pairs,
         action="append",
-        help="A part that one host gives together with the other parts: profile=<name>, or keys "
-        "of one request group, and perhaps count=, hosts= and provider= (may be repeated)",
+        help="One of several parts that are allocated together, each on one host: "
+        "profile=<name> or keys of a request group, and perhaps count=, hosts= and "
+        "provider= (may be repeated)",
     )
     text = "How often it is wanted, on one host or several"
     parser.add_argument("--count", type=int, metavar="<number>", help=text)
@@ -229,7 +233,7 @@ class Renew(command.ShowOne):
 
 
 class Delete(command.Command):
-    """Give back what consumers have."""
+    """Delete allocations: the consumers give their accelerators back."""
 
     argument = ("consumer", _WHO)
     nargs = "+"

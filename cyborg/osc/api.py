@@ -82,7 +82,7 @@ class Api:
         try:
             return response.json() if response.content else None
         except ValueError as exc:
-            raise exceptions.CommandError(f"{response.url} is no accelerator API.") from exc
+            raise exceptions.CommandError(f"{response.url} is not the accelerator API.") from exc
 
     def looks(self, path: str) -> Iterator[Row]:
         """The document at a path, again and again."""

@@ -7,9 +7,9 @@ from cyborg.osc import command
 
 
 class List(command.Lister):
-    """List attach handles: the state of each, why it has it, and who has it.
+    """List attach handles, with the state, the reason for it, and the user of each.
 
-    With --state clean_failed it shows those that nobody gets, since they could not be cleaned.
+    With --state clean_failed: the handles that nobody gets, because their cleaning failed.
     """
 
     collection = "attach_handles"

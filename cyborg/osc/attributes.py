@@ -37,13 +37,14 @@ class Create(command.ShowOne):
         parser.add_argument(
             "deployable", metavar="<deployable>", help="Name, uuid or the number of its row"
         )
-        parser.add_argument("key", metavar="<key>", help="Name of the fact")
-        parser.add_argument("value", metavar="<value>", help="The fact")
+        parser.add_argument("key", metavar="<key>", help="Key of the attribute")
+        parser.add_argument("value", metavar="<value>", help="Value of the attribute")
         parser.add_argument(
             "--also",
             metavar="<deployable>",
             action="append",
-            help="Give it to this deployable too: all get it, or none (may be repeated)",
+            help="One more deployable (may be repeated); either all of them get the attribute "
+            "or none",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:

@@ -153,7 +153,7 @@ class Delete(command.Delete):
 
 
 class Candidates(command.Table):
-    """List the hosts where what a profile asks for could be bound, best first."""
+    """List the hosts that can serve a device profile, best first."""
 
     argument = ("device_profile", "Name or uuid")
 

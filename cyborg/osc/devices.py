@@ -28,7 +28,7 @@ class Show(command.Show):
 
 
 class Set(command.Command):
-    """Take devices out of service or put them back; keep them from most guests or end that."""
+    """Enable or disable devices; taint devices or remove the taint."""
 
     argument = ("device", command.DEVICE)
     nargs = "+"
@@ -70,7 +70,7 @@ class Enable(command.Command):
 
 
 class Disable(Enable):
-    """Give a device to nobody else; a guest that has it keeps it."""
+    """Disable a device: no new guest gets it; a guest that has it keeps it."""
 
     action = "disable"
 

@@ -16,7 +16,7 @@ _SENT = command.REPLACED["function_pools"]
 
 
 class List(command.Lister):
-    """List function pools, and what there is of each."""
+    """List function pools, with the slots of each."""
 
     collection = "function_pools"
     short = ("name", "function_id", "wanted", "ready", "used", "pending", "reason")
@@ -106,7 +106,7 @@ class Delete(command.Delete):
 
 
 class Miss(command.Table):
-    """Report that a function was wanted and not there; pools grow for a while."""
+    """Report a request for a function that no free device ran; its pools grow for a while."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Add the function, or what asks for it."""

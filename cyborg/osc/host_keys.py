@@ -29,7 +29,8 @@ class Enroll(command.ShowOne):
         parser.add_argument(
             "--node",
             metavar="<node>",
-            help="The name of its node, if that is not the host's with or without a domain",
+            help="Name of the host's node, if that is another name than the host's with or "
+            "without a domain",
         )
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:

@@ -221,9 +221,9 @@ def document(answer: requests.Response, shape: Any) -> Any:
     try:
         found = json.loads(answer.content)
     except (ValueError, RecursionError) as exc:
-        raise Unusable(f"{what} is no JSON: {exc}") from exc
+        raise Unusable(f"{what} is not JSON: {exc}") from exc
     if not fits(found, shape):
-        raise Unusable(f"{what} is not what the API of the service says.")
+        raise Unusable(f"{what} does not match the API of the service.")
     return found
 
 

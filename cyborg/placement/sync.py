@@ -310,7 +310,7 @@ class _Run:
             known = ours if found is not None and found.generation == ours else provider.generation
             self.seen[provider.uuid] = replace(provider, generation=known)
         self.unanswered -= uuids
-        LOG.info("%d new providers of host %s offer what they have", len(steps), self.state.name)
+        LOG.info("%d new providers of host %s have their inventories", len(steps), self.state.name)
         return True
 
     def _warn_of_drift(self, uuid: str) -> None:

@@ -252,7 +252,7 @@ def _access_key(said: object) -> str | None:
     if said is None:
         return None
     if not isinstance(said, str) or not _ACCESS_KEY.fullmatch(said):
-        raise HostStepFailed("the agent's answer has an access key that is none")
+        raise HostStepFailed("the access key in the agent's answer is not valid")
     return said
 
 

@@ -187,7 +187,7 @@ class RpcClient:
             raise
         if not isinstance(answer, dict):
             check({}, None)
-            raise faults.BadMessage(f"{receiver} sent an answer that is no dictionary")
+            raise faults.BadMessage(f"{receiver} sent an answer that is not a dictionary")
         answered_by = answer.pop(signers.FIELD, None)
         check(answer, answered_by)
         return answer

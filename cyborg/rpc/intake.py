@@ -90,13 +90,13 @@ def read(message: amqp.Message) -> dict[str, Any]:
     properties = message.properties
     kind = properties.get("content_type")
     if (kind, properties.get("content_encoding")) != _JSON:
-        raise OddMessage(kind if kind in (_LARGE.decode(), _ODD.decode()) else "it is no JSON")
+        raise OddMessage(kind if kind in (_LARGE.decode(), _ODD.decode()) else "it is not JSON")
     packed = (properties.get("application_headers") or {}).pop("compression", None)
     body = message.body if packed is None else _unpacked(message.body, packed)
     data = _parsed(str(body, "utf-8", "replace") if body else "")
     if data.keys() >= {_VERSION, _CONTENT}:
         if not isinstance(data[_CONTENT], str) or not str(data[_VERSION]).startswith("2."):
-            raise OddMessage("its envelope is not of version 2")
+            raise OddMessage("the version of its envelope is not 2")
         data = _parsed(data[_CONTENT])
     _check(data)
     odd = {key for key in data if key.startswith("_context_")} - _CONTEXT
@@ -123,33 +123,33 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise OddMessage("it is no JSON") from exc
+        raise OddMessage("it is not JSON") from exc
     inner: list[Any] = [data]
     for _ in range(_DEPTH_MAX):
         # The values of each object and list.
         found = (each.values() if isinstance(each, dict) else each for each in inner)
         inner = [one for some in found for one in some if isinstance(one, dict | list)]
     if inner or not isinstance(data, dict):
-        raise OddMessage("it is no object, or nested too deeply")
+        raise OddMessage("it is not an object, or it is nested too deeply")
     return data
 
 
 def _check(data: dict[str, Any]) -> None:
     """Raise OddMessage if it is no call, answer or notification, or something in it is odd."""
     if not any(data.keys() >= kind and data[min(kind)] is not None for kind in _KINDS):
-        raise OddMessage("it is no call, answer or notification")
+        raise OddMessage("it is not a call, an answer or a notification")
     for name in data.keys() & _FORM:
         if data[name] is not None and not _fits(_FORM[name], data[name]):
-            raise OddMessage(f"its {name} is none")
+            raise OddMessage(f"its {name} is not valid")
     _check_call(data.get("_timeout"), data.get("args", {}))
 
 
 def _check_call(wait: object, arguments: object) -> None:
     """Raise OddMessage if the time-out or the arguments of a call are none."""
     if wait is not None and not (type(wait) is int and 0 <= wait <= _WAIT_MAX):
-        raise OddMessage("its _timeout is none")
+        raise OddMessage("its _timeout is not valid")
     if not (isinstance(arguments, dict) and all(_fits(_NAME, each) for each in arguments)):
-        raise OddMessage("its args are none")
+        raise OddMessage("its args are not valid")
 
 
 def _fits(form: str, value: object) -> bool:

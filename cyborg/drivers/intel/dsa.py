@@ -46,7 +46,7 @@ class IntelDsaDriver(pci.PciDriver):
         for name in self._layouts:
             if not _LAYOUT.fullmatch(name):
                 how = "a number of queues with -dedicated or -shared, such as 4-dedicated"
-                raise ValueError(f"[intel_dsa_driver] layouts: {name!r} is none; use {how}")
+                raise ValueError(f"[intel_dsa_driver] layouts: {name!r} is not a layout; use {how}")
 
     def resource(self, function: pci.Function) -> str:
         """One class for each of the two kinds."""

@@ -48,7 +48,7 @@ class Header:
                 start = file.read(_SIGNED_SIZE)
             start += file.read(_METADATA_MAX)
         if not start.startswith(_MAGIC):
-            raise base.NothingWritten("This is no bitstream for an Intel FPGA (GBS)")
+            raise base.NothingWritten("This is not a bitstream for an Intel FPGA (GBS)")
         try:
             (size,) = struct.unpack_from("<I", start, len(_MAGIC))
             begin = len(_MAGIC) + 4

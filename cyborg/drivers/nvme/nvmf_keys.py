@@ -49,7 +49,7 @@ class ChapKeys:
 
     def _path(self, uuid: str) -> pathlib.Path:
         if pathlib.Path(uuid).name != uuid:
-            raise ValueError(f"{uuid!r} is no uuid")
+            raise ValueError(f"{uuid!r} is not a uuid")
         return self._folder / uuid
 
     def _write(self, path: pathlib.Path) -> None:

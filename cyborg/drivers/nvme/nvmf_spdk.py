@@ -411,11 +411,11 @@ def _targets(conf: cfg.ConfigOpts) -> Iterator[_Target]:
     known: dict[tuple[str, str | None], str] = {}
     for name in names:
         if not _TARGET_NAME.fullmatch(name):
-            raise ValueError(f"[nvmf_spdk] targets: {name!r} is no name of letters and digits")
+            raise ValueError(f"[nvmf_spdk] targets: {name!r} must have letters and digits only")
         section = options.register_nvmf_target(conf, name)
         other = known.setdefault((section.rpc_address, section.target_name), name)
         if other != name:
-            raise ValueError(f"[nvmf_spdk_{name}] and [nvmf_spdk_{other}] are one target")
+            raise ValueError(f"[nvmf_spdk_{name}] and [nvmf_spdk_{other}] name the same target")
         yield _Target(name, section)
 
 

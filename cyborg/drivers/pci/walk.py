@@ -129,14 +129,14 @@ def _read(address: str) -> dict[str, Any]:
 def _pair(text: str) -> tuple[str, str]:
     first, second = (f"{int(part, 16):04x}" for part in text.split(":"))
     if len(first) > _ID_WIDTH or len(second) > _ID_WIDTH:
-        raise ValueError(f"{text[:40]!r} are no ids")
+        raise ValueError(f"{text[:40]!r} are not ids")
     return first, second
 
 
 def _count(text: str) -> int:
     count = int(text)
     if not 0 <= count <= _VFS_MAX:
-        raise ValueError(f"{text[:40]!r} is no number of virtual functions")
+        raise ValueError(f"{text[:40]!r} is not a number of virtual functions")
     return count
 
 

@@ -168,7 +168,7 @@ def _program_id(bitstream: pathlib.Path) -> str:
     with bitstream.open("rb") as file:
         header = file.read(_XCLBIN_SIZE)
     if not header.startswith(_XCLBIN_MAGIC) or len(header) < _XCLBIN_SIZE:
-        raise base.NothingWritten("This is no bitstream for a Xilinx FPGA (xclbin)")
+        raise base.NothingWritten("This is not a bitstream for a Xilinx FPGA (xclbin)")
     return str(uuid.UUID(bytes=header[_XCLBIN_UUID]))
 
 

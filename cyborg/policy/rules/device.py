@@ -20,7 +20,7 @@ DISABLE = RULES.add(
 TAINT = RULES.add(
     "taint",
     ADMIN,
-    "Taint a device, which only profiles that tolerate it get, or end that.",
+    "Taint a device or remove the taint. Only profiles that tolerate taints get tainted devices.",
     "POST /{device_uuid}/taint",
     "POST /{device_uuid}/untaint",
 )

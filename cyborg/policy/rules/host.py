@@ -19,7 +19,7 @@ UNDRAIN = RULES.add(
 TAINT = RULES.add(
     "taint",
     ADMIN,
-    "Taint a host, whose devices only profiles that tolerate it get, or end that.",
+    "Taint a host or remove the taint. Only profiles that tolerate taints get its devices.",
     "POST /{host_name}/taint",
     "POST /{host_name}/untaint",
 )

@@ -123,7 +123,7 @@ def test_only_a_file_is_copied(tmp_path: pathlib.Path) -> None:
     os.mkfifo(pipe)
     link.symlink_to(file)
     for path in (pathlib.Path("/dev/zero"), pipe, link, tmp_path):
-        with pytest.raises(OSError, match=r"it is no file|symbolic links"):
+        with pytest.raises(OSError, match=r"it is not a file|symbolic links"):
             signed_copies.copy_file(str(path), tmp_path / "copy", 1)
     signed_copies.copy_file(str(file), tmp_path / "copy", 1)
     assert (tmp_path / "copy").read_bytes() == GOOD

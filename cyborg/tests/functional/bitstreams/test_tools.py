@@ -51,8 +51,8 @@ def test_an_intel_card_is_programmed_by_fpgaconf(intel, program, tool, tmp_path,
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"", "no bitstream for an Intel FPGA"),
-        (xclbin(), "no bitstream for an Intel FPGA"),
+        (b"", "not a bitstream for an Intel FPGA"),
+        (xclbin(), "not a bitstream for an Intel FPGA"),
         (gbs()[:60], "header cannot be read"),
         (b"XeonFPGA\xb7GBSv001" + struct.pack("<I", 2) + b"[]", "header cannot be read"),
         (gbs(region=AFU), f"is for region {AFU}, not {REGION}"),
@@ -271,7 +271,7 @@ def test_where_sysfs_shows_nothing_the_tool_is_believed_but_not_against_it(xilin
 def test_what_is_not_for_a_xilinx_card_never_reaches_the_tool(xilinx, program, tool, data):
     done = program(xilinx, "xilinx", "u250", data)
 
-    assert done == "NothingWritten: This is no bitstream for a Xilinx FPGA (xclbin)"
+    assert done == "NothingWritten: This is not a bitstream for a Xilinx FPGA (xclbin)"
     assert asked(tool) is None
 
 
@@ -280,9 +280,9 @@ def test_no_path_is_taken_for_an_option(place):
     privileged.programming.set_client_mode(False)
 
     for tool in (privileged.fpgaconf, privileged.xbmgmt):
-        with pytest.raises(OSError, match="is no file by its full path"):
+        with pytest.raises(OSError, match="is not the full path of a file"):
             tool("0000:3b:00.0", place, 1, __file__, math.inf, {})
-        with pytest.raises(OSError, match="is no file by its full path"):
+        with pytest.raises(OSError, match="is not the full path of a file"):
             tool("0000:3b:00.0", __file__, 1, place, math.inf, {})
         with pytest.raises(ValueError, match="cannot be part of a path"):
             tool("0000:3b:00.0; reboot", place, 1, __file__, math.inf, {})

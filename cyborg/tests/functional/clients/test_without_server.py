@@ -106,7 +106,7 @@ def test_a_server_that_is_down_is_not_called_old(words: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize(
-    ("code", "told"), [(502, "(HTTP 502"), (404, "(HTTP 404"), (200, "is no accelerator API")]
+    ("code", "told"), [(502, "(HTTP 502"), (404, "(HTTP 404"), (200, "is not the accelerator API")]
 )
 def test_what_is_no_accelerator_api_is_not_called_old(code: int, told: str) -> None:
     class Proxy(_Keystone):

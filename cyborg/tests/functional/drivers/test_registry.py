@@ -83,7 +83,7 @@ def test_drivers_come_in_the_order_of_the_option_and_get_the_configuration(conf)
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("no_driver", "NoDriver is no driver: it has no method discover"),
+        ("no_driver", "NoDriver is not a driver: it has no method discover"),
         ("silent", "Silent does not say for which driver API it was written"),
         ("silent", "then set driver_api = 1"),
         ("later", "Later was written for driver API 2, and this agent has 1"),

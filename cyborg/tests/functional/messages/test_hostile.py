@@ -421,7 +421,7 @@ def own_report(**changes: Any) -> rpc.HostReport:
 BEYOND: dict[str, tuple[dict[str, Any], str]] = {
     "the node of another": ({"node": hosts.ROOT}, f"belongs to host {HOST}"),
     "a node that has no agent": ({"node": "plain-compute"}, "only if an administrator says so"),
-    "a node that is none": ({"node": "a\nb"}, "is no name of a host"),
+    "a node that is none": ({"node": "a\nb"}, "is not a valid host name"),
     "a start in the future": ({"started": 2**52}, "started in the future"),
     "the deployable of another": ({"deployable": {"name": f"{HOST}_a"}}, "does not begin with"),
     "a name of nobody": ({"deployable": {"name": "root"}}, "does not begin with"),

@@ -466,7 +466,7 @@ def test_what_is_no_key_and_no_host() -> None:
             host_keys.enrol(HOST, text)
     good = signing.public_text(ed25519.Ed25519PrivateKey.generate())
     for name in ("", "a b", "evil\nhost"):
-        with pytest.raises(errors.Invalid, match="is no name of a host"):
+        with pytest.raises(errors.Invalid, match="is not a valid host name"):
             host_keys.enrol(name, good)
     with pytest.raises(errors.NotFound):
         host_keys.list_keys(HOST)

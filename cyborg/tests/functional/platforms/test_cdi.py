@@ -236,7 +236,7 @@ def test_no_message_names_another_file(tmp_path: pathlib.Path, bad: str) -> None
     folder = cdi_files.Folder(tmp_path)
     good = str(uuid.uuid4())
     for handle, arq in ((bad, good), (good, bad)):
-        with pytest.raises(ValueError, match="is no uuid"):
+        with pytest.raises(ValueError, match="is not a uuid"):
             folder.write(handle, "0" * 12, arq, base.ContainerEdits())
 
 

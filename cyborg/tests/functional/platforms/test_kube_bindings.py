@@ -97,7 +97,7 @@ def test_what_was_programmed_is_given_back_if_the_claim_is_gone(node: Node, star
     ("parameters", "why"),
     [
         ({"function": "none"}, "none"),
-        ({"layout": "1g.10gb"}, "cannot be given a layout"),
+        ({"layout": "1g.10gb"}, "takes no layout"),
         ({}, "just one of function, functionName, bitstream, layout"),
         ({"function": "a", "layout": "b"}, "just one of"),
         ({"function": 7}, "must be a text"),

@@ -213,7 +213,7 @@ def test_what_is_no_bitstream_of_its_is_refused(programmable, tmp_path, text):
     path = tmp_path / "other.bit"
     path.write_bytes(text)
 
-    with pytest.raises(base.NothingWritten, match="no bitstream of the fake FPGA"):
+    with pytest.raises(base.NothingWritten, match="not a bitstream of the fake FPGA"):
         programmable.program(target_of(programmable), path)
 
 

@@ -83,4 +83,4 @@ def test_a_name_that_is_no_layout_is_an_error_too(driver: str, group: str, name:
     text = f"[{group}]\nlayouts = {name}\n"
     loaded = registry.load(passes.configured(text, [driver], "host-1"))
 
-    assert f"[{group}] layouts: '{name}' is none; use " in loaded.errors[driver]
+    assert f"[{group}] layouts: '{name}' is not a layout; use " in loaded.errors[driver]
