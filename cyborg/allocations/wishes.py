@@ -103,7 +103,7 @@ def _refuse_many(field: str, asked: Sequence[Sequence[_Body]]) -> None:
     number = sum(part.get("count", 1) for parts in asked for part in parts)
     if number > MAX_PARTS:
         raise errors.Invalid(
-            f"{field}: there are {number} parts in all, each counted as often as it is wanted; "
+            f"{field}: there are {number} parts in all, each times its count; "
             f"the most is {MAX_PARTS}."
         )
 

@@ -33,14 +33,14 @@ OPTS: list[cfg.Opt] = [
         "classes",
         type=types.Dict(value_type=_POLICY),
         default={},
-        help="The same for single resource classes, for example PGPU:required,CUSTOM_NIC:on.",
+        help="Like default, for single resource classes, such as PGPU:required,CUSTOM_NIC:on.",
     ),
     cfg.Opt(
         "drivers",
         type=types.Dict(value_type=_POLICY),
         default={},
-        help="The same for single drivers, by their names in [agent] enabled_drivers, for example "
-        "intel_qat_driver:required. The option classes goes before this one.",
+        help="Like default, for single drivers, by their names in [agent] enabled_drivers, such as "
+        "intel_qat_driver:required. The option classes overrides this one.",
     ),
     cfg.Opt(
         "blank_images",

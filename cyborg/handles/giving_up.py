@@ -187,8 +187,8 @@ def _refuse(arq: GivenUpArq, host: models.Host | None, *, force: bool) -> None:
     if not is_down:
         named = "its host" if host is None else f"its host {host.name}"
         raise errors.Conflict(
-            f"{what}, and {named} is not known to be down: what is to be done there may yet be "
-            "done. Give force=true to go without that."
+            f"{what}, and {named} is not known to be down: the host may yet do its step. Give "
+            "force=true to go on without the step."
         )
 
 
