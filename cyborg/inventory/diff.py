@@ -245,7 +245,7 @@ def _looked_at(plan: Plan) -> Plan:
     """
     come = {identities.nameless(identities.of_device(each.device)) for each in plan.new} - {None}
     kinds = ((identities.nameless(identities.of_row(row)), row) for row in plan.gone if come)
-    shifted = {kind for kind, row in kinds if kind in come and not row.missing}
+    shifted = {kind for kind, row in kinds if kind in come and not getattr(row, "missing", False)}
     if not shifted:
         return plan
 

@@ -39,6 +39,9 @@ LOG = logging.getLogger(__name__)
 _LOOK_AT_THE_CARD = "look at the card and its driver"
 _LIST_FOR_PCI_DRIVER = "[pci] device_spec, for the driver pci_driver"
 
+#: What the operator's list says of functions that it matches.
+_Matching = dict[str, device_spec.Spec]
+
 
 class PciDriver:
     """A driver of PCI devices.
@@ -87,7 +90,7 @@ class PciDriver:
         #: What ``[cleaning]`` says of each resource class. No option of it changes while we run.
         self._policies: dict[str, str] = {}
         #: The objects of the operator's list that match functions of the last walk themselves.
-        self._matching: dict[str, device_spec.Spec] = {}
+        self._matching: _Matching = {}
         self._facts = known_facts.KnownFacts(self.kept)
 
     # Hooks.
@@ -164,14 +167,9 @@ class PciDriver:
 
     def _exactnesses(self, functions: Snapshot) -> dict[str, int]:
         matched = {}
-        matching: dict[str, device_spec.Spec] = {}
-        digits = self._matches.of(functions)
-        # A part need not match itself.
-        for address in list(digits) if self.expose != "each" else ():
-            for vf in functions[address].vfs:
-                digits.setdefault(vf, digits[address])
-        for address, fixed in digits.items():
-            exactness = self._exactness(functions[address], fixed, functions, matching)
+        matching: _Matching = {}
+        for address, digits in self._matches.of(functions, parts=self.expose != "each").items():
+            exactness = self._exactness(functions[address], digits, functions, matching)
             if exactness:
                 matched[address] = exactness
         # A card with all its virtual functions has one driver, unless another matches those better.
@@ -372,11 +370,7 @@ class PciDriver:
             yield self.refine(device, function, functions)
 
     def _exactness(
-        self,
-        function: Function,
-        digits: int,
-        functions: Snapshot,
-        matching: dict[str, device_spec.Spec],
+        self, function: Function, digits: int, functions: Snapshot, matching: _Matching
     ) -> int:
         """The exactness of the match; ``matching`` collects what the operator's list says."""
         is_part = function.pf is not None and self.expose != "each"
@@ -445,10 +439,9 @@ class PciDriver:
     ) -> base.Refusal | None:
         """Why a function that a guest gets with these stays with the host, or None."""
         together = {each.address for each in members}
+        spec = self._own_spec(function, functions)
         return (
-            withholding.by_host(
-                function, functions, self._own_spec(function, functions), self.option
-            )
+            withholding.by_host(function, functions, spec, self.option)
             or self.why_kept(function, functions)
             or withholding.by_list(function, functions, self._specs, self.option)
             or withholding.by_parts(function, functions, foreign)

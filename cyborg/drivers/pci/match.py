@@ -45,13 +45,19 @@ class Matches:
         self._vendors = vendors if all(map(str.isalnum, vendors)) else None
         self._digits: dict[tuple[str, ...], int | None] = {}
 
-    def of(self, functions: Snapshot) -> dict[str, int]:
-        """The functions that match, each with the number of its digits that are matched."""
+    def of(self, functions: Snapshot, *, parts: bool) -> dict[str, int]:
+        """The functions that match, each with the number of its digits that are matched.
+
+        With ``parts``, those of a card match as it does if they do not match themselves.
+        """
         matched: dict[str, int] = {}
         for ids, same in functions.by_ids.items():
             if self._vendors is None or ids[0] in self._vendors:
                 digits = self._of_ids(ids, same[0])
                 matched.update((each.address, digits) for each in same if digits is not None)
+        for address in list(matched) if parts else ():
+            for vf in functions[address].vfs:
+                matched.setdefault(vf, matched[address])
         return matched
 
     def _of_ids(self, ids: tuple[str, ...], function: Function) -> int | None:
