@@ -124,7 +124,13 @@ class Machine:
         path = os.environ["PATH"].split(os.pathsep)
         outside = [part for part in path if ".tox" not in part and "venv" not in part]
         kept = {key: os.environ[key] for key in os.environ if key.startswith(("PIP_", "HOME"))}
-        return {**kept, "PATH": os.pathsep.join(outside), "LC_ALL": "C.UTF-8"}
+        # Most of what is installed is never imported: each process compiles what it needs.
+        return {
+            "PIP_NO_COMPILE": "1",
+            **kept,
+            "PATH": os.pathsep.join(outside),
+            "LC_ALL": "C.UTF-8",
+        }
 
     def pids(self) -> dict[str, int]:
         """The process of each service that was started."""
