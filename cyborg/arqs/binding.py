@@ -19,7 +19,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, quotas, work
-from cyborg.arqs import bind_requests, bind_writes, refusals, service, superseded
+from cyborg.arqs import bind_requests, bind_writes, refusals, service
 from cyborg.arqs.bind_requests import BindTarget, Clock
 from cyborg.common import errors, reasons
 from cyborg.common.reasons import Reason, shown
@@ -123,7 +123,7 @@ def _record_all(
     try:
         _record(ctx, binds, unbinds, images, limits)
     except bind_requests.HoldsOthers as exc:
-        left = superseded.find(conf, ctx, exc.instance, binds) if conf else ()
+        left = bind_requests.superseded(conf, ctx, exc.instance, binds) if conf else ()
         if not left:
             raise
         _record(ctx, binds, unbinds, images, limits, left)
