@@ -27,7 +27,8 @@ ERROR = "ERROR"
 class Payload:
     """The content of a notification. Subclasses are frozen dataclasses."""
 
-    VERSION: ClassVar[str]
+    #: One whose fields change after the first release gets a version of its own.
+    VERSION: ClassVar[str] = "1.0"
     __slots__ = ()
 
     def to_wire(self) -> dict[str, Any]:
@@ -43,8 +44,6 @@ class Payload:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceleratorRequestPayload(Payload):
     """An ARQ. After an unbind, its fields still name what was bound."""
-
-    VERSION = "1.0"
 
     uuid: str
     project_id: str | None
@@ -79,8 +78,6 @@ class User:
 class DevicePayload(Payload):
     """A device of a host."""
 
-    VERSION = "1.2"
-
     uuid: str
     #: Nova's name of the host, as the API shows it.
     hostname: str
@@ -106,8 +103,6 @@ class DevicePayload(Payload):
 class HostPayload(Payload):
     """A host with an agent."""
 
-    VERSION = "1.2"
-
     #: The agent's name, and Nova's name of the host.
     name: str
     hostname: str
@@ -126,8 +121,6 @@ class HostPayload(Payload):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationPayload(Payload):
     """An operation that programs a deployable."""
-
-    VERSION = "1.0"
 
     uuid: str
     deployable_uuid: str
@@ -150,8 +143,6 @@ class OperationPayload(Payload):
 class FunctionPoolPayload(Payload):
     """A function pool, without its counts."""
 
-    VERSION = "1.0"
-
     uuid: str
     name: str
     description: str | None
@@ -167,8 +158,6 @@ class FunctionPoolPayload(Payload):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProfilePayload(Payload):
     """A device profile."""
-
-    VERSION = "1.0"
 
     uuid: str
     name: str
@@ -194,8 +183,6 @@ class Excess:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaPayload(Payload):
     """A request that the quota of its project did not permit."""
-
-    VERSION = "1.0"
 
     project_id: str
     exceeded: Sequence[Excess]
