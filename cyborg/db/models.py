@@ -350,9 +350,9 @@ class AttachHandle(Base):
     attach_info: orm.Mapped[str] = orm.mapped_column(string(255))
     #: Gone from the host but held by an ARQ, or not clean.
     missing: orm.Mapped[bool] = orm.mapped_column(default=False)
-    #: One of :mod:`cyborg.states.handle_states`, which alone changes it and what follows.
+    #: One of :mod:`cyborg.states.handle_states`, which alone changes it and each ``left_`` column.
     state: orm.Mapped[str] = orm.mapped_column(string(20), default=CLEAN, server_default=CLEAN)
-    #: What the deployable runs was written for who has left it.
+    #: What the deployable runs was written for who has left it, see :func:`.using_arqs.note_needs`.
     needs_write: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: When it was left, and why it is not clean although that was tried.
     left_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
