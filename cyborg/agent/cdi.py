@@ -20,7 +20,7 @@ from oslo_config import cfg
 
 from cyborg import rpc
 from cyborg.agent import cdi_files, discovery
-from cyborg.drivers import base, container_facts, kept_cdi
+from cyborg.drivers import base, container_facts, kept_cdi, open_nodes, privileged
 
 LOG = logging.getLogger(__name__)
 
@@ -160,6 +160,7 @@ class Specifications:
         if folder is not None:
             # First of all, so that no container gets what is being cleaned.
             folder.remove(handle.uuid)
+            _check_left(handle.uuid)
         if own is not None and not self._is_in_use(folder, handle):
             own(handle)
 
@@ -184,6 +185,19 @@ class Specifications:
         """True if a container on this host can have such a handle."""
         known = handle.attach_type in container_facts.TYPES
         return known or isinstance(self._drivers.get(driver), base.Containable)
+
+
+def _check_left(handle: str) -> None:
+    """Raise HostStepFailed if a container runs on that was given the nodes of a handle.
+
+    The next one must not share the device with it. Only root sees the containers of others.
+    """
+    is_helped = bool(privileged.watching.conf.helper_command)
+    look = privileged.containers if is_helped else open_nodes.containers
+    if running := look(handle):
+        raise rpc.HostStepFailed(
+            f"Process {running[0]} of a container still has the device: end the container"
+        )
 
 
 def _place(handle: base.AttachHandle, path: base.ControlPath) -> str:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: PTH115, PTH208
 # pathlib takes several times as long, and a host has tens of thousands of open files.
-"""Which processes have device nodes open. No node is opened for that: no guest could open it."""
+"""Which processes have device nodes, open or by their environment.
+
+No node is opened for that: no guest could open it.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,20 @@ def guests(instances: Collection[str]) -> dict[str, list[str]]:
         instance = words[words.index("-uuid") + 1] if "-uuid" in words[:-1] else ""
         if instance in instances and (files := _open_files(int(name))):
             found[instance] = sorted(each for each in files if "/vfio/" in each)
+    return found
+
+
+def containers(handle: str) -> list[str]:
+    """The processes whose environment has a variable that is named after an attach handle.
+
+    Whatever starts a container gives it such variables with the nodes of the handle.
+    """
+    ending = f"_{handle.replace('-', '_').upper()}=".encode()
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if ending in pathlib.Path(f"/proc/{name}/environ").read_bytes():
+                found.append(f"{name} ({_name(int(name))})")
     return found
 
 

@@ -112,6 +112,12 @@ def guests(instances: list[str]) -> dict[str, list[str]]:
     return open_nodes.guests(instances)
 
 
+@watching.entrypoint
+def containers(handle: str) -> list[str]:
+    """The processes of containers that were given the nodes of an attach handle."""
+    return open_nodes.containers(_checked(_UUID, handle))
+
+
 @_privileged
 def create_mdev(parent: str, mdev_type: str, uuid: str) -> None:
     """Create a mediated device, unless it exists with this type and parent.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import subprocess
 from typing import Any, NamedTuple
 
 from cyborg import rpc
@@ -18,12 +19,16 @@ _PATIENCE = 60
 
 
 class Round(NamedTuple):
-    """What the report says of the deployable before, in use, and after; and the file in use."""
+    """What the report says of the deployable before, in use, and after; and the file in use.
+
+    ``refused`` is why the handle is not cleaned while its container runs on.
+    """
 
     before: base.Deployable
     used: base.Deployable
     after: base.Deployable
     file: dict[str, Any]
+    refused: str
 
 
 def go(driver: str, text: str, folder: str, more: str = "") -> Round:
@@ -62,7 +67,14 @@ def go(driver: str, text: str, folder: str, more: str = "") -> Round:
     (path,) = pathlib.Path(folder).glob("*.json")
     file = json.loads(path.read_text())
     (used,) = find().deployables
-    step("clean", 2)
+    refused = ""
+    given = dict(each.split("=", 1) for each in file["devices"][0]["containerEdits"]["env"])
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=given):
+        try:
+            step("clean", 2)
+        except rpc.HostStepFailed as exc:
+            refused = str(exc)
+    step("clean", 3)
     assert not list(pathlib.Path(folder).glob("*.json"))
     (after,) = find().deployables
-    return Round(before, used, after, file)
+    return Round(before, used, after, file, refused)

@@ -13,6 +13,7 @@ from cyborg.drivers.pci import sysfs
 from cyborg.tests.contract import passes
 
 _UUIDS = ("11111111-2222-3333-4444-555555555555", "66666666-2222-3333-4444-555555555555")
+_ENDING = "_" + _UUIDS[0].replace("-", "_").upper()
 _CDI = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*/[A-Za-z][A-Za-z0-9_-]*=[A-Za-z0-9][A-Za-z0-9_.:-]*")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
 #: Where the kernel tells of devices that have nodes.
@@ -54,6 +55,8 @@ def _of_handle(
         yield f"{where}: it says something else when it is asked again"
     for name in one.env.keys() & other.env.keys():
         yield f"{where}: two handles have the variable {name}"
+    if not any(name.endswith(_ENDING) for name in one.env):
+        yield f"{where}: no variable ends in {_ENDING}, so it is unknown which containers have it"
     yield from (f"{where}: {each}" for each in _of_edits(one))
 
 

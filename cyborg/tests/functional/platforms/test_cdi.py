@@ -395,6 +395,7 @@ def test_only_what_the_driver_itself_needs_is_done_beside(
     policy = "on" if resets else "off"
     text = f"{_QAT}[cleaning]\ndefault = {policy}\n"
     done = host.call(cdi_rounds.go, "pci_driver", text, str(tmp_path / "cdi"))
+    assert "(cat) of a container still has the device" in done.refused
     assert [text for _path, text in host.writes()] == ["1"] * resets
     assert (done.before.prepares, done.before.cleans) == (True, True)
     ready = [part.prepared for part in (done.before, done.used, done.after)]

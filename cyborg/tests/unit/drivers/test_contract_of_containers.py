@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 
-from cyborg.drivers import base
+from cyborg.drivers import base, container_facts
 from cyborg.tests.contract import containers
 
 PATH = base.ControlPath(cpid_type=base.SYSFS, cpid_info={"path": "/sys/devices/platform/npu"})
@@ -19,8 +20,9 @@ class Driver:
 
     driver_api: ClassVar[int] = 1
 
-    def __init__(self, *answers: base.ContainerEdits) -> None:
+    def __init__(self, *answers: base.ContainerEdits, named: bool = True) -> None:
         self._answers = answers
+        self._named = named
         self._asked = 0
 
     def discover(self, host: base.Host) -> Iterable[base.Device]:
@@ -37,7 +39,9 @@ class Driver:
 
     def container_edits(self, handle: base.HeldHandle) -> base.ContainerEdits:
         self._asked += 1
-        return self._answers[(self._asked - 1) % len(self._answers)]
+        answer = self._answers[(self._asked - 1) % len(self._answers)]
+        own = container_facts.named({"CYBORG_NPU": "A1"}, handle.uuid) if self._named else {}
+        return replace(answer, env={**answer.env, **own})
 
 
 def said(*nodes: str, **others: object) -> base.ContainerEdits:
@@ -68,3 +72,9 @@ def test_each_kind_of_fault_is_found(
     found = containers.faults(driver, driver.discover("host-1"))  # type: ignore[arg-type]
     assert len(found) == (fault is not None)
     assert all(str(fault) in each for each in found)
+
+
+def test_a_container_has_a_variable_that_tells_of_its_handle() -> None:
+    driver = Driver(said("/dev/null"), named=False)
+    (found,) = containers.faults(driver, driver.discover("host-1"))  # type: ignore[arg-type]
+    assert "no variable ends in _11111111_2222_" in found
