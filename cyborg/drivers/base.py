@@ -579,7 +579,8 @@ class ProgramTarget:
     known. A driver that can read a bitstream's function refuses any other before it writes.
     ``until`` is when the permit to begin to write ends, by the clock of
     :mod:`cyborg.drivers.permit_clock`. ``signature`` has the properties of the image that sign the
-    bitstream, if it is signed: a privileged helper verifies it again before it writes.
+    bitstream, if it is signed: a privileged helper verifies it again before it writes. ``restores``
+    says that consumers have handles of what is written: nothing is taken that is left of these.
     """
 
     deployable: str
@@ -588,6 +589,7 @@ class ProgramTarget:
     function: str | None = None
     until: float = math.inf
     signature: Mapping[str, str] = field(default_factory=dict)
+    restores: bool = False
 
     def check_permit(self) -> None:
         """Raise NotPermitted if writing may not begin any more.

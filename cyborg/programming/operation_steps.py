@@ -403,6 +403,7 @@ def _step(known: OperationFacts) -> rpc.ProgramStep:
         asked_ms=known.now_ms,
         agent_started=known.host.report_started,
         card=identity.Identity(known.device.identity).to_wire(),
+        restores=known.deployable.program_state in states.TO_RESTORE,
     )
 
 

@@ -338,7 +338,8 @@ class ProgramStep(_WireMessage):
     None if it is not known. A layout has no image: ``image_uuid`` is empty, and ``function_id`` is
     the layout. ``signature`` has the image's signature properties, and is empty if it
     is not signed. ``operation_uuid`` is the operation that orders the write, and ``write`` which of
-    its writes this is. The rest is as in :class:`HostStep`.
+    its writes this is. ``restores`` says that consumers have handles of what was lost. The rest
+    is as in :class:`HostStep`.
     """
 
     driver: str
@@ -358,6 +359,7 @@ class ProgramStep(_WireMessage):
     asked_ms: int
     agent_started: int
     card: Mapping[str, str] = field(default_factory=dict)
+    restores: bool = False
 
     def target(self) -> base.ProgramTarget:
         """The target for a driver.
@@ -370,6 +372,7 @@ class ProgramStep(_WireMessage):
             attach_handles=self.attach_handles,
             function=self.function_id,
             signature=self.signature,
+            restores=self.restores,
         )
 
     def parts(self) -> None:

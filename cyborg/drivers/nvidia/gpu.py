@@ -200,11 +200,17 @@ class NvidiaGpuDriver(pci.PciDriver):
             for key, value in whole.attributes.items()
             if not key.startswith(base.LAYOUT_PREFIX)
         }
+        offered = slices.alone(profiles)
+        if others := sorted(profiles.keys() - offered.keys()):
+            self._problems.append(
+                f"Compute instances of GPU instance {others[0][0]} of GPU {card.address} are not "
+                "offered: nothing isolates them; let it have only one"
+            )
         parts = []
-        for profile in sorted({each for each in profiles.values() if each is not None}):
+        for profile in sorted({each for each in offered.values() if each is not None}):
             given = tuple(
                 devices.slice_of(card, gpu_instance=gpu, compute_instance=own)
-                for (gpu, own), each in profiles.items()
+                for (gpu, own), each in offered.items()
                 if each == profile
             )
             part = replace(

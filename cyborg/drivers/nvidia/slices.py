@@ -7,8 +7,10 @@ have. It is asked beside the passes, when others are there than before, and what
 
 from __future__ import annotations
 
+import math
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -28,6 +30,8 @@ _SIZE = re.compile(r"\.(\d{1,4})gb", re.ASCII)
 #: The slices of compute units and of memory of a card, and how much memory a profile has at least.
 _COMPUTE, _MEMORY = 7, 8
 _LEAST = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
+#: Seconds after which it is asked again: one that was made anew may have the numbers of another.
+_ASK_AGAIN = 600.0
 #: The part by which the names of profiles may differ from the memory that they have.
 _ROUNDED = 0.06
 
@@ -48,7 +52,8 @@ class Slices:
                 raise ValueError(f"[gpu_devices] layouts: {name} does not fit into {limit}")
             if name != (shown_as := _named(profile for _slices, _size, profile in _parts(name))):
                 raise ValueError(f"[gpu_devices] layouts: write {name} as {shown_as}")
-        self._known: set[str] = set()
+        #: When the tool was asked last about each card.
+        self._asked: dict[str, float] = {}
         self._wanted: set[str] = set()
         self._asking: threading.Thread | None = None
         #: Why the tool has shown nothing, or None.
@@ -62,7 +67,8 @@ class Slices:
         found = _present(card.address) if card.driver == "nvidia" and not card.vfs else []
         kept = self._kept.get(_KIND, card.address) or {}
         profiles = {each: kept.get(" ".join(each)) for each in found}
-        if found and (card.address not in self._known or None in profiles.values()):
+        due = self._asked.get(card.address, -math.inf) + _ASK_AGAIN
+        if found and (time.monotonic() > due or None in profiles.values()):
             self._wanted.add(card.address)
         return profiles
 
@@ -103,7 +109,7 @@ class Slices:
             raise ValueError(f"NVIDIA's tool has shown no compute instance of GPU {address}")
         self._kept.set(_KIND, address, found)
         self._kept.save()
-        self._known.add(address)
+        self._asked[address] = time.monotonic()
 
     def give(
         self, card: pci.Function, functions: pci.Snapshot, target: base.ProgramTarget
@@ -111,6 +117,7 @@ class Slices:
         """Divide a card anew, unless it is divided so.
 
         Where instances of its layout are lost, those that are left stay: containers have them.
+        While they have some, none is destroyed.
 
         :raises NothingWritten, NotPermitted: the card has what it had before
         :raises BeingWritten: a tool still writes the card
@@ -125,6 +132,9 @@ class Slices:
                 self._read(card.address)
             present = Counter(map(_tools_name, map(str, self.of(card).values())))
             beside = present < wanted and _gpu_instances(card.address) == {gpu for gpu, _ in before}
+            if target.restores and before and present != wanted and not beside:
+                how = "destroy by hand the instances that are not of it"
+                raise base.NothingWritten(f"layout: containers have slices of {name}; {how}")
             profiles = list((wanted - present if beside else wanted).elements())
 
             def call(timeout: float, lock: str) -> None:
@@ -156,6 +166,12 @@ def shown(profiles: Profiles) -> str | None:
     """The layout of a card with these instances; None if a profile is not known."""
     known = [each for each in profiles.values() if each is not None]
     return _named(known) if len(known) == len(profiles) else None
+
+
+def alone(profiles: Profiles) -> Profiles:
+    """Those that have a GPU instance for themselves: the others share its memory and its faults."""
+    numbers = Counter(gpu for gpu, _own in profiles)
+    return {each: name for each, name in profiles.items() if numbers[each[0]] == 1}
 
 
 def _named(profiles: Iterable[str]) -> str:

@@ -206,6 +206,20 @@ def test_the_tool_is_asked_which_profiles_there_are(simulate, tmp_path, said):
         assert "are not offered: NVIDIA's tool has shown no compute instance" in after[1]
 
 
+def test_what_shares_a_gpu_instance_is_not_given_out(simulate, tmp_path):
+    second = "driver/nvidia/capabilities/gpu{n}/mig/gi1/ci1/access"
+    host = simulate({"cards": [{"card": "h100-slices", "proc": {second: "DeviceFileMinor: 14"}}]})
+    tool = tmp_path / "nvidia-smi"
+    row = "|   0      1       MIG 1c.3g.40gb       0         1          1:1     |\n"
+    tool.write_text(f"#!/bin/sh\ncat << END\n{TABLE}{row}END\n")
+    tool.chmod(0o755)
+
+    _before, after = host.call(looks, str(tmp_path), f"[DEFAULT]\nstate_path = {tmp_path}\n")
+
+    assert after[0] == ["PGPU", "CUSTOM_MIG_1G_10GB", "CUSTOM_MIG_1G_10GB_ME"]
+    assert "Compute instances of GPU instance 1 " in after[1]
+
+
 @pytest.mark.parametrize(
     ("card", "driver"),
     [("dsa-enabled", "intel_dsa_driver"), ("mi300x-cpx", "amd_gpu_driver")],

@@ -168,6 +168,12 @@ def lose(tool: str, card: str, left: str = "") -> None:
     forget()
 
 
+def last_error(one: LayoutsSite) -> str:
+    path = "/operations?sort_key=id&sort_dir=desc&limit=1"
+    (last,) = one.site.call("GET", path, version=VERSION)["operations"]
+    return str(last["error"])
+
+
 def test_a_card_has_slices_of_two_sizes(mig: LayoutsSite, tmp_path: pathlib.Path) -> None:
     card = mig.card
     small, large = f"{card}_1g.10gb", f"{card}_3g.40gb"
@@ -203,6 +209,14 @@ def test_a_card_has_slices_of_two_sizes(mig: LayoutsSite, tmp_path: pathlib.Path
     mig.site.hurry(lambda: "-cgi" in noted.read_text())
     assert f"mig -cgi 3g.40gb -C -i {card}" in noted.read_text()
     assert "-dgi" not in noted.read_text()
+    mig.site.hurry(lambda: mig.layout(card) == MIXED and mig.site.idle())
+
+    # None is destroyed while a container may have it, though one has taken the place of another.
+    mig.host.call(lose, str(tool), card, "2g.20gb" + ",1g.10gb" * 3)
+    noted.write_text("")
+    mig.site.hurry(lambda: "destroy by hand" in last_error(mig))
+    assert not {"-dci", "-dgi"} & set(noted.read_text().split())
+    mig.host.call(lose, str(tool), card, "3g.40gb" + ",1g.10gb" * 4)
     mig.site.hurry(lambda: mig.layout(card) == MIXED and mig.site.idle())
 
     # The layout that a container needs is put back, and nobody gets a slice meanwhile.
