@@ -63,7 +63,12 @@ class _Asking:
 class ListView(_Asking, tables.DataTableView):
     """A list of a collection, which can be narrowed and has pages."""
 
+    template_name = "cyborg_dashboard/page.html"
     collection: ClassVar[str]
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        """What the template shows."""
+        return super().get_context_data(**kwargs) | {"page_tables": [self.get_table()]}
 
     def get_data(self) -> list[Row]:
         """The page."""
@@ -131,6 +136,7 @@ class FormView(_Asking, forms.ModalFormView):
     """A form on a page of its own, or in a dialog."""
 
     template_name = "cyborg_dashboard/form.html"
+    modal_id, form_id = "accelerator_dialog", "accelerator_form"
     help_text = preview_label = ""
     #: The policy rule of what the form asks for.
     rule = ""

@@ -85,12 +85,13 @@ class _Table(tables.DataTable):
 
 
 def link(
-    name: str, label: str, url: str, rule: str, fits: Callable[[Row], bool] = bool, *,
+    slug: str, label: str, url: str, rule: str, fits: Callable[[Row], bool] = bool, *,
     in_dialog: bool = True,
 ) -> type[tables.LinkAction]:
     """An action of a table, or of the rows that fit: a link to a page."""
 
     class Link(tables.LinkAction):
+        name = slug
         verbose_name = label
         classes = ("ajax-modal",) if in_dialog else ()
         policy_rules = (("accelerator", rule),)
@@ -101,7 +102,6 @@ def link(
         def allowed(self, _request: http.HttpRequest, datum: Row | None) -> bool:
             return datum is None or fits(datum)
 
-    Link.name = name
     return Link
 
 

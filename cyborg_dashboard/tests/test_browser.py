@@ -15,28 +15,35 @@ from django.contrib.staticfiles.handlers import StaticFilesHandler
 from django.core.wsgi import get_wsgi_application
 from django.test import override_settings
 from openstack_dashboard import theme_settings
-from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support import expected_conditions as conditions
 from selenium.webdriver.support.wait import WebDriverWait
 
 from cyborg.tests import hosts
+from cyborg.tests.browser import NARROW, WIDE, Browser
 from cyborg.tests.service import PATIENCE, Site
 from cyborg_dashboard.tests.conftest import Dashboard
 
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="it needs chromium")
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    "--window-size=1280,900",
-)
+pytestmark = pytest.mark.skipif(shutil.which("chromium") is None, reason="it needs chromium")
+DEVICES = "/admin/accelerator_devices/"
+PROFILES = "/admin/accelerator_profiles/"
+PAGES = ("/admin/accelerators/", DEVICES, f"{DEVICES}act/hosts/drain/{hosts.ROOT}/", PROFILES)
+PAGES += (f"{PROFILES}create/", "/project/accelerators/")
+#: Faults of Horizon's own frame, colours and widgets, which all its panels have.
+OF_HORIZON = ("button-name:", "color-contrast:", "html-has-lang:", "link-name:", "list:")
+OF_HORIZON += ("tabindex:", 'label: <input class="form-control" value="" type="text" name="devices')
+
+
+@pytest.fixture(scope="module")
+def compressed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where scripts and styles stay that take long to be made."""
+    return str(tmp_path_factory.mktemp("compressed"))
 
 
 @pytest.fixture
-def url(dashboard: Dashboard, tmp_path: pathlib.Path) -> Iterator[str]:
+def url(dashboard: Dashboard, compressed: str) -> Iterator[str]:
     styled = {
-        "COMPRESS_ROOT": str(tmp_path),
+        "COMPRESS_ROOT": compressed,
         "STATICFILES_DIRS": [
             *settings.STATICFILES_DIRS,
             *theme_settings.get_theme_static_dirs(
@@ -57,31 +64,50 @@ def url(dashboard: Dashboard, tmp_path: pathlib.Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def chromium(tmp_path: pathlib.Path) -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
-    one = webdriver.Chrome(options, service)
+def browser(url: str, tmp_path: pathlib.Path) -> Iterator[Browser]:
+    one = Browser(tmp_path / "profile")
+    one.reset(url)
     yield one
-    one.quit()
+    one.driver.quit()
 
 
 def test_a_device_is_disabled_in_a_dialog(
-    site: Site, url: str, chromium: webdriver.Chrome, tmp_path: pathlib.Path
+    site: Site, url: str, browser: Browser, tmp_path: pathlib.Path
 ) -> None:
     hosts.apply(*(hosts.card(letter) for letter in "abc"))
-    wait = WebDriverWait(chromium, PATIENCE)
+    wait = WebDriverWait(browser.driver, PATIENCE)
     for name in ("accelerators", "accelerator_devices"):
-        chromium.get(f"{url}/admin/{name}/")
-        chromium.save_screenshot(str(tmp_path / f"{name}.png"))
-    chromium.find_element(By.LINK_TEXT, "Disable").click()
+        browser.driver.get(f"{url}/admin/{name}/")
+        browser.photograph(tmp_path / f"{name}.png")
+    browser.driver.find_element(By.LINK_TEXT, "Disable").click()
     reason = wait.until(conditions.element_to_be_clickable((By.NAME, "reason")))
     reason.send_keys("its fan is loud")
-    chromium.save_screenshot(str(tmp_path / "dialog.png"))
-    chromium.find_element(By.CSS_SELECTOR, ".modal-footer [type=submit]").click()
+    browser.photograph(tmp_path / "dialog.png")
+    browser.find(".modal-footer [type=submit]").click()
     wait.until(conditions.text_to_be_present_in_element((By.ID, "content_body"), "fan is loud"))
-    chromium.save_screenshot(str(tmp_path / "device.png"))
-    assert [each for each in chromium.get_log("browser") if each["level"] == "SEVERE"] == []
+    browser.photograph(tmp_path / "device.png")
+    assert severe(browser) == []
+
+
+def test_pages_have_no_grave_fault_and_fit_a_narrow_window(
+    site: Site, url: str, browser: Browser
+) -> None:
+    hosts.apply(*(hosts.card(letter) for letter in "abc"))
+    groups = [{"resources:FPGA": "1"}]
+    for name in ("one", "two"):
+        site.call("POST", "/device_profiles", [{"name": name, "groups": groups}])
+    (first, *_) = site.call("GET", "/devices")["devices"]
+    for page in (*PAGES, f"{DEVICES}device/{first['uuid']}/"):
+        browser.driver.get(url + page)
+        found = browser.grave_faults()
+        assert [each for each in found if not each.startswith(OF_HORIZON)] == [], page
+        browser.resize(NARROW)
+        assert not browser.is_wider_than_its_window(), page
+        browser.resize(WIDE)
+    assert severe(browser) == []
+
+
+def severe(browser: Browser) -> list[str]:
+    """What the console calls an error."""
+    logged = browser.driver.get_log("browser")
+    return [each["message"] for each in logged if each["level"] == "SEVERE"]
