@@ -41,8 +41,13 @@ class OwnView(pages.PageView):
         services, region = self.request.user.service_catalog, self.request.user.services_region
         uuid = next(each["id"] for each in services if each["type"] == "accelerator")
         limits: Row = {}
-        for kind, key in (("registered_limits", "default_limit"), ("limits", "resource_limit")):
-            for row in api.look_up(self.request, "identity", f"/v3/{kind}?service_id={uuid}")[kind]:
+        asked = f"service_id={uuid}"
+        # Keystone shows an administrator the limits of all projects.
+        own = f"{asked}&project_id={self.request.user.project_id}"
+        for kind, query, key in (
+            ("registered_limits", asked, "default_limit"), ("limits", own, "resource_limit")
+        ):
+            for row in api.look_up(self.request, "identity", f"/v3/{kind}?{query}")[kind]:
                 if row["region_id"] in (None, region):
                     limits[row["resource_name"]] = row[key]
         return limits

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import threading
+import urllib.parse
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import webob
 from cheroot import wsgi
+
+from cyborg.tests import service
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -24,22 +27,26 @@ class Identity:
         self._server.prepare()
         self.url = f"http://127.0.0.1:{self._server.bind_addr[1]}/identity"
 
-    def limit(self, name: str, most: int, *, default: bool = False) -> None:
-        """Set the limit of the project, or that of all."""
+    def limit(
+        self, name: str, most: int, *, default: bool = False, project: str = service.USER_PROJECT
+    ) -> None:
+        """Set the limit of a project, or that of all."""
         row = {"resource_name": name, "region_id": None}
         if default:
             self.known["registered_limits"].append(row | {"default_limit": most})
         else:
-            self.known["limits"].append(row | {"resource_limit": most})
+            self.known["limits"].append(row | {"resource_limit": most, "project_id": project})
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         kind = environ["PATH_INFO"].rpartition("/")[2]
-        asked = environ["QUERY_STRING"] == "service_id=accelerator-id"
-        if kind not in self.known or not asked:
+        asked = dict(urllib.parse.parse_qsl(environ["QUERY_STRING"]))
+        if kind not in self.known or asked.pop("service_id") != "accelerator-id":
             return webob.Response(status=404, json={"error": {"message": "no"}})(
                 environ, start_response
             )
-        return webob.Response(json={kind: self.known[kind]})(environ, start_response)
+        # An administrator is shown the limits of all projects, if it asks for no other.
+        rows = [row for row in self.known[kind] if asked.items() <= row.items()]
+        return webob.Response(json={kind: rows})(environ, start_response)
 
 
 @pytest.fixture

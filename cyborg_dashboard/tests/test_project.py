@@ -55,6 +55,14 @@ def test_what_it_has_against_its_quota(
     assert table(page, "allocations")[0][:2] == ["train", "JOB"]
 
 
+def test_the_limits_of_other_projects_are_not_those_of_an_administrator(
+    site: Site, dashboard: Dashboard, identity: Identity
+) -> None:
+    identity.limit("class:FPGA", 2)
+    identity.limit("class:FPGA", 7, project="another")
+    assert [row[:3] for row in table(dashboard.get(OWN), "usage")] == [["FPGA", "0", "2"]]
+
+
 def test_a_profile_shows_what_a_flavor_needs(site: Site, dashboard: Dashboard) -> None:
     site.populate()
     site.call("POST", "/device_profiles", [{"name": "one", "groups": GROUPS}])
