@@ -14,6 +14,8 @@ import json
 import logging
 import re
 import struct
+import threading
+import weakref
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +39,9 @@ _PROPERTIES_MAX = 16 * 1024
 #: Values in a message, each of which costs up to two hundred bytes of memory, and their depth.
 _VALUES_MAX = 1_000_000
 _DEPTH_MAX = 64
+#: Bytes that all messages may take whose work has not ended, and those of a value. The library
+#: takes messages as fast as they come, and its threads would hold each at the same time.
+_IN_WORK_MAX, _VALUE = 512 * 1024 * 1024, 200
 
 _HEADER, _BODY = 2, 3
 _JSON = ("application/json", "utf-8")
@@ -63,6 +68,10 @@ _TALKERS = ("_drivers.amqpdriver", "notify.dispatcher", "rpc.dispatcher", "rpc.s
 
 _conf: cfg.ConfigOpts = cfg.CONF
 
+#: The bytes of each message that somebody still has.
+_in_work: weakref.WeakKeyDictionary[Message, int] = weakref.WeakKeyDictionary()
+_weighing = threading.Lock()
+
 
 class OddMessage(ValueError):
     """A message is none of what services and Nova send."""
@@ -83,9 +92,9 @@ def install(conf: cfg.ConfigOpts) -> None:
 
 
 def read(message: amqp.Message) -> dict[str, Any]:
-    """The content of a message.
+    """The content of a message, which is weighed.
 
-    :raises OddMessage: it cannot be read, or is too large
+    :raises OddMessage: it cannot be read, or is too large, by itself or beside others
     """
     properties = message.properties
     kind = properties.get("content_type")
@@ -93,11 +102,14 @@ def read(message: amqp.Message) -> dict[str, Any]:
         raise OddMessage(kind if kind in (_LARGE.decode(), _ODD.decode()) else "it is not JSON")
     packed = (properties.get("application_headers") or {}).pop("compression", None)
     body = message.body if packed is None else _unpacked(message.body, packed)
-    data = _parsed(str(body, "utf-8", "replace") if body else "")
+    text = str(body, "utf-8", "replace") if body else ""
+    data = _parsed(text)
     if data.keys() >= {_VERSION, _CONTENT}:
-        if not isinstance(data[_CONTENT], str) or not str(data[_VERSION]).startswith("2."):
+        text = data[_CONTENT]
+        if not isinstance(text, str) or not str(data[_VERSION]).startswith("2."):
             raise OddMessage("the version of its envelope is not 2")
-        data = _parsed(data[_CONTENT])
+        data = _parsed(text)
+    message.weight = _weight(text)
     _check(data)
     odd = {key for key in data if key.startswith("_context_")} - _CONTEXT
     return {key: value for key, value in data.items() if key not in odd}
@@ -116,10 +128,20 @@ def _unpacked(body: bytes, packed: object) -> bytes:
     return data
 
 
-def _parsed(text: str) -> dict[str, Any]:
-    """The JSON object that it is. Before or in each of its values there is a sign."""
-    if sum(text.count(sign) for sign in ",[{") > _VALUES_MAX:
+def _weight(text: str) -> int:
+    """The bytes that a text takes with its values. Before or in each of them there is a sign."""
+    values = sum(text.count(sign) for sign in ",[{")
+    if values > _VALUES_MAX:
         raise OddMessage(f"it has more than {_VALUES_MAX} values")
+    return len(text) + values * _VALUE
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The JSON object that it is, if there is room for it."""
+    weight = _weight(text)
+    with _weighing:
+        if sum(_in_work.values()) + weight > _IN_WORK_MAX:
+            raise OddMessage("those that came before it are too large to take it too")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as exc:
@@ -162,11 +184,20 @@ class Message(pyamqp.Message):
     def __init__(self, msg: amqp.Message, channel: Any = None, **given: Any) -> None:
         super().__init__(msg, channel, **given)  # type: ignore[no-untyped-call]
         self._said: dict[str, Any] = msg.said
+        # The library keeps this one for as long as the content, if nobody gives that up before.
+        with _weighing:
+            _in_work[self] = msg.weight
 
     @property
     def payload(self) -> dict[str, Any]:
         """The content that was read."""
         return self._said
+
+    def forget(self) -> None:
+        """Give the content up."""
+        self._said = {}
+        with _weighing:
+            _in_work.pop(self, None)
 
 
 class Channel(pyamqp.Channel):

@@ -221,6 +221,12 @@ class Dispatcher(messaging.RPCDispatcher):
             lines.warn(LOG, "Cannot call %.64r: %s", method, type(exc).__name__)
             LOG.debug("A call failed", exc_info=True)
             raise messaging.ExpectedException from exc
+        finally:
+            # A thread keeps what it has done last until it has something else to do.
+            raw = getattr(message, "_raw_message", None)
+            if raw is not None:
+                message.clear()
+                raw.forget()
 
     def _takes(self, endpoint: Any, message: _Document) -> bool:
         """True if it has the method of a call, in its version, and with its arguments."""

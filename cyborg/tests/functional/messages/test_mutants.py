@@ -9,6 +9,7 @@ at most, without a traceback, no thread is held, and who is honest is answered a
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import os
 import pathlib
@@ -27,10 +28,11 @@ import pytest
 from oslo_config import cfg
 
 from cyborg import rpc
-from cyborg.rpc import client, lines, signing
+from cyborg.rpc import client, intake, lines, signers, signing
 from cyborg.tests import full_payloads, mutants, servers, signed
 from cyborg.tests.hostile_host import EVIL, Keys
 from cyborg.tests.mutants import MIB, Mutant, Sender
+from cyborg.tests.service import until
 from cyborg.tests.signed import HOST, PATIENCE
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("database")]
@@ -211,6 +213,37 @@ def test_bombs(site: Site, log: Log) -> None:
     # What the C library keeps of three threads that have read so much, and no more than that.
     attacked(site, log, found, 4 * LEFT)
     attacked(site, log, found[-12:])
+
+
+def test_only_so_much_is_in_work_at_once(
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A conductor's threads would each hold one of the largest messages at the same time."""
+    begun, ending, truly = threading.Semaphore(0), threading.Event(), signers.check
+
+    def check(side: str, said: signing.Said, signature: object) -> None:
+        if said.host == EVIL:
+            begun.release()
+            assert ending.wait(PATIENCE)
+        truly(side, said, signature)
+
+    monkeypatch.setattr(signers, "check", check)
+    queue = client.CONDUCTOR_TOPIC
+    body = {"request": {"host": EVIL, "x": [{}] * 20_000}}
+    weight = intake._weight(json.dumps(body))
+    monkeypatch.setattr(intake, "_IN_WORK_MAX", 2.5 * weight)
+    for _ in range(5):
+        assert site.sender.send(queue, Mutant("large", mutants.fresh(site.said[queue], args=body)))
+    refused = "those that came before it are too large to take it too"
+    until(lambda: caplog.text.count(refused) == 3)
+    for _ in range(2):
+        assert begun.acquire(timeout=PATIENCE)
+    # Small ones are taken all the time; and when work has ended there is room again.
+    site.honest()
+    ending.set()
+    until(lambda: sum(list(intake._in_work.values())) < weight)
+    assert site.sender.send(queue, Mutant("large", mutants.fresh(site.said[queue], args=body)))
+    assert begun.acquire(timeout=PATIENCE)
 
 
 def lost(said: dict[str, Any], **changes: object) -> Mutant:
