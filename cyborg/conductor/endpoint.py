@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import collections
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from oslo_config import cfg
 
 from cyborg import metrics, process, rpc
+from cyborg.common import errors
 from cyborg.handles import host_steps
 from cyborg.inventory import acceptance
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import write_permits
+
+#: Reports of one host that are taken in at the same time. More would only wait for each other, in
+#: the threads that other hosts need.
+_AT_ONCE = 2
 
 
 class ConductorEndpoint:
@@ -21,17 +29,14 @@ class ConductorEndpoint:
     def __init__(self, conf: cfg.ConfigOpts, kick: Callable[[], None]) -> None:
         self._conf = conf
         self._kick = kick
+        self._lock = threading.Lock()
+        self._reports = collections.Counter[str]()
 
     def report(self, context: Mapping[str, Any], report: Mapping[str, Any]) -> None:
         """Apply the report of one host."""
         with metrics.observed(metrics.REPORT_SECONDS, outcome="failed") as labels:
             try:
-                labels["outcome"] = inventory_report.apply_report(
-                    inventory_report.read(report, self._conf.conductor.max_report_bytes),
-                    self._conf.conductor.max_gone_share,
-                    self._conf.conductor.max_report_devices,
-                    self._conf.conductor.keep_vanished,
-                )
+                labels["outcome"] = self._apply(report)
             except acceptance.ReportRefused:
                 labels["outcome"] = inventory_report.REFUSED
                 raise
@@ -40,15 +45,44 @@ class ConductorEndpoint:
             # A report of hundreds of devices takes some ten MiB.
             process.free_memory()
 
+    def _apply(self, report: Mapping[str, Any]) -> str:
+        said = inventory_report.read(report, self._conf.conductor.max_report_bytes)
+        with self._one_of_few(said.host):
+            return inventory_report.apply_report(
+                said,
+                self._conf.conductor.max_gone_share,
+                self._conf.conductor.max_report_devices,
+                self._conf.conductor.keep_vanished,
+            )
+
     def report_unchanged(self, context: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
         """Note that a host reports what is stored; False if something else is stored."""
         with metrics.observed(metrics.REPORT_SECONDS, outcome="failed") as labels:
             said = rpc.UnchangedReport.from_wire(report)
-            stored = inventory_report.note_unchanged(said)
+            with self._one_of_few(said.host):
+                stored = inventory_report.note_unchanged(said)
             labels["outcome"] = (
                 inventory_report.UNCHANGED if stored else inventory_report.UNKNOWN
             )
         return stored
+
+    @contextlib.contextmanager
+    def _one_of_few(self, host: str) -> Iterator[None]:
+        """Take in a report of the host.
+
+        :raises Conflict: others of it are being taken in
+        """
+        with self._lock:
+            if self._reports[host] == _AT_ONCE:
+                raise errors.Conflict(
+                    f"{_AT_ONCE} reports of host {host} are being stored; send the next one later."
+                )
+            self._reports[host] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._reports -= collections.Counter([host])
 
     def permit_write(
         self, context: Mapping[str, Any], request: Mapping[str, Any]

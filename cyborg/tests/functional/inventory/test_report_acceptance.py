@@ -21,6 +21,7 @@ from oslo_config import cfg
 from cyborg import db, host_keys, liveness, rpc
 from cyborg.common import errors
 from cyborg.common.reasons import Reason
+from cyborg.conductor import endpoint
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import acceptance, nodes
@@ -29,6 +30,7 @@ from cyborg.policy import context
 from cyborg.rpc import signing
 from cyborg.tests import boots, engine, hosts, signed
 from cyborg.tests.counted_statements import SqlCounter
+from cyborg.tests.signed import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -435,3 +437,32 @@ def test_a_huge_report_holds_up_no_other_host() -> None:
     assert ended == [inventory_report.APPLIED]
     # SQLite has one writer, so there a report waits for the other.
     assert max(took) < 20, took
+
+
+def test_reports_of_one_host_leave_threads_for_others(
+    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ending = threading.Semaphore(0), threading.Event()
+
+    def take_long(*_given: object) -> str:
+        begun.release()
+        assert ending.wait(PATIENCE)
+        return inventory_report.UNCHANGED
+
+    monkeypatch.setattr(inventory_report, "apply_report", take_long)
+    conductor = endpoint.ConductorEndpoint(conf, lambda: None)
+    wire, digest = evil().to_wire(), evil().unchanged().to_wire()
+    with futures.ThreadPoolExecutor() as pool:
+        taken = [pool.submit(conductor.report, {}, wire) for _ in range(2)]
+        assert all(begun.acquire(timeout=PATIENCE) for _ in taken)
+        for further in (
+            lambda: conductor.report({}, wire),
+            lambda: conductor.report_unchanged({}, digest),
+        ):
+            with pytest.raises(errors.Conflict, match="2 reports of host evil are being stored"):
+                further()
+        assert not conductor.report_unchanged({}, hosts.report().unchanged().to_wire())
+        ending.set()
+        for each in taken:
+            each.result(PATIENCE)
+    assert not conductor.report_unchanged({}, digest)
