@@ -13,6 +13,8 @@ from typing import Any
 
 #: An answer has some hundred bytes for each namespace and some thousand for each bdev.
 _ANSWER_MAX = 64 * 1024 * 1024
+#: Values of an answer, each of which costs up to two hundred bytes of memory.
+_VALUES_MAX = 3_000_000
 _CHUNK = 65536
 
 
@@ -52,7 +54,7 @@ class SpdkConnection:
             answer = self._receive(deadline)
         except OSError as exc:
             raise SpdkError(f"{method}: {exc}") from exc
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise SpdkError(f"{method}: the answer cannot be read: {exc}") from exc
         if not isinstance(answer, dict) or answer.get("id") not in {number, None}:
             raise SpdkError(f"{method}: the answer is one to another request")
@@ -71,7 +73,7 @@ class SpdkConnection:
 
     def _receive(self, deadline: float) -> Any:
         """One JSON document, however many pieces it arrives in."""
-        received = bytearray()
+        received, values = bytearray(), 0
         while True:
             self._wait(deadline)
             try:
@@ -85,6 +87,9 @@ class SpdkConnection:
                 raise ValueError("it does not begin as a JSON object")
             if len(received) > _ANSWER_MAX:
                 raise ConnectionError(f"the answer has more than {_ANSWER_MAX} bytes")
+            values += sum(map(chunk.count, (b",", b"[", b"{")))
+            if values > _VALUES_MAX:
+                raise ConnectionError(f"the answer has more than {_VALUES_MAX} values")
             # Only a piece that ends with "}" can be the last: parsing after each takes long.
             if chunk.rstrip().endswith(b"}"):
                 with contextlib.suppress(json.JSONDecodeError, UnicodeDecodeError):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Callable
@@ -89,9 +90,21 @@ def _odd_error(client: socket.socket, answer: bytes) -> None:
     client.sendall(b'{"jsonrpc": "2.0", "id": null, "error": "out of order"}')
 
 
+def _deep(client: socket.socket, answer: bytes) -> None:
+    client.sendall(b'{"a": ' * 50_000 + b"1" + b"}" * 50_000)
+
+
+def _many(client: socket.socket, answer: bytes) -> None:
+    # It is refused before its end.
+    with contextlib.suppress(OSError):
+        client.sendall(b'{"a": [' + b"{}," * 3_100_000 + b"{}]}")
+
+
 @pytest.mark.parametrize(
     ("send", "sentence"),
     [
+        (_deep, "the answer cannot be read"),
+        (_many, "has more than 3000000 values"),
         (_cut, "closed before the end of the answer"),
         (_of_another, "one to another request"),
         (_no_object, "does not begin as a JSON object"),
