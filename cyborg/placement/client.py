@@ -332,7 +332,10 @@ class Client:
 
     def delete_provider(self, uuid: str) -> None:
         """Remove a provider and everything on it."""
-        self._call("DELETE", f"/resource_providers/{uuid}")
+        path = f"/resource_providers/{uuid}"
+        self._call("DELETE", path)
+        if self.find_provider(uuid):
+            raise PlacementError(f"Placement said yes to DELETE {path} and has kept it")
 
     def set_inventories(self, uuid: str, inventories: tree.Inventories, generation: int) -> int:
         """Replace all inventories of a provider, and return its new generation."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
+import webob
 from oslo_config import cfg
 
 from cyborg import db, liveness, work
@@ -16,7 +17,7 @@ from cyborg.db import models
 from cyborg.drivers import trait_names
 from cyborg.hosts import flags
 from cyborg.inventory.apply import provider_uuid
-from cyborg.placement import sync
+from cyborg.placement import client, sync
 from cyborg.placement.tree import Inventory
 from cyborg.states import handle_states
 from cyborg.tests import hosts, leaving
@@ -203,7 +204,26 @@ def test_the_provider_of_a_device_that_vanishes_is_deleted_once_nova_has_forgott
     let_nova_forget()
     placement.calls.clear()
     placement.sync()
-    assert placement.calls == [LIST, f"DELETE {of_card}"]
+    assert placement.calls == [LIST, f"DELETE {of_card}", LIST]
+    assert not db.read_all(sa.select(models.ResourceProvider))
+
+
+def test_a_provider_that_placement_says_to_have_deleted_and_keeps_is_deleted_later(
+    placement: PlacementServer, card: str
+) -> None:
+    hosts.apply()
+    placement.sync()
+    let_nova_forget()
+
+    def only_say_so(method: str, _path: str) -> webob.Response | None:
+        return webob.Response(status=204) if method == "DELETE" else None
+
+    placement.before = only_say_so
+    with pytest.raises(client.PlacementError, match="yes to DELETE"):
+        placement.sync()
+    placement.obey()
+    placement.sync()
+    assert placement.find(A) is None
     assert not db.read_all(sa.select(models.ResourceProvider))
 
 
