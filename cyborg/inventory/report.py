@@ -20,6 +20,7 @@ from cyborg.db import models
 from cyborg.inventory import acceptance, apply, bare_metal, diff, identities, losses, missing
 from cyborg.notifications import notices
 from cyborg.placement import names
+from cyborg.rpc import lines
 
 LOG = logging.getLogger(__name__)
 
@@ -29,6 +30,9 @@ _DROPPED = Reason.of(
     "a report was dropped, since a newer one is known",
     "it was late, or two agents report as this host",
 )
+
+#: Lines of the log about the health of a host's devices in a minute.
+_HEALTHS_MAX = 100
 
 #: The results of :func:`apply_report`, and of a digest that is not the stored one.
 APPLIED, UNCHANGED, OLD, UNKNOWN = "applied", "unchanged", "old", "unknown"
@@ -293,7 +297,10 @@ def _note_host(session: orm.Session, host: models.Host, report: rpc.HostReport) 
 
 
 def _log_health_changes(host_name: str, healths: Iterable[tuple[str, str | None]]) -> None:
+    """Log what has changed; what is too much in this minute is told in the history only."""
     for path, reason in healths:
+        if not lines.is_seldom(f"health on {host_name}", _HEALTHS_MAX):
+            return
         if reason is None:
             LOG.info("Device %s of host %s is healthy again", path, host_name)
         else:

@@ -27,7 +27,7 @@ from cyborg.drivers import base
 from cyborg.inventory import acceptance, nodes
 from cyborg.inventory import report as inventory_report
 from cyborg.policy import context
-from cyborg.rpc import signing
+from cyborg.rpc import lines, signing
 from cyborg.tests import boots, engine, hosts, signed
 from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.signed import PATIENCE
@@ -397,6 +397,18 @@ def test_texts_of_a_host_are_bounded() -> None:
     wrong = [hosts.device(f"{n}", hosts.deployable(f"host-1_{n}", (n,))) for n in range(200)]
     send(evil(*wrong))
     assert len(str(hosts.errors_of("evil"))) < 2000
+
+
+def test_lines_about_the_health_of_a_host_are_bounded(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "_said", {})
+    devices = many(250).devices
+    send(evil(*devices[hosts.DRIVER]))
+    send(evil(*(replace(each, unhealthy="it is hot") for each in devices[hosts.DRIVER])))
+    said = [line for line in caplog.messages if "of host evil is unhealthy" in line]
+    # The minute may end in between.
+    assert 100 <= len(said) <= 200
 
 
 def test_a_report_of_too_much_is_refused_as_a_whole_and_changes_nothing() -> None:
