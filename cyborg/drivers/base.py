@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from cyborg.common import program_modes
+from cyborg.common import handle_words, program_modes
 from cyborg.drivers import permit_clock, trait_names, value_checks
 
 if TYPE_CHECKING:
@@ -31,10 +31,8 @@ DRIVER_API = 1
 DEVICE_TYPES = frozenset({"GPU", "FPGA", "AICHIP", "QAT", "NIC", "SSD", "MDEV", "PCI", "NVME"})
 #: The types of devices that keep what is written to them; nothing but erasing makes them clean.
 DISKS = frozenset({"NVME", "SSD"})
-#: The attach type of device nodes of the host: for containers on this host, never for a guest.
-NODES = "NODES"
-#: The resource class of shares of a card, and the key of the number of each in its attach info.
-SHARE_CLASS, SHARE_KEY = "CUSTOM_GPU_SHARE", "share"
+NODES = handle_words.NODES
+SHARE_CLASS, SHARE_KEY = handle_words.SHARE_CLASS, handle_words.SHARE_KEY
 #: Whether one project at a time has shares of a card, or several may.
 OF_ONE_PROJECT, OF_ALL_PROJECTS = "one-project", "all-projects"
 #: The type of the control path of what is no PCI function; its ``path`` is a folder of sysfs.

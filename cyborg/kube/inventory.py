@@ -15,7 +15,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.common import program_modes
+from cyborg.common import handle_words, program_modes
 from cyborg.common import request_groups as groups
 from cyborg.kube import accelerators, pci
 
@@ -36,7 +36,7 @@ PCI_BUS_ID, PCIE_ROOT, NUMA_NODE = (
 _OWN_KEYS = {"rc", "cdi_kind", "board_functions", "pci_address", "numa_node", "link"}
 _TRAIT, _BOARD_FUNCTIONS, _LAYOUT = "trait", "board_functions", "layout_"
 #: Types of attach handles that are PCI functions; the handles of shares name their card.
-_FUNCTIONS, _SHARE_KEY, _SHARES = {"PCI", "TEST_PCI"}, "share", "CUSTOM_GPU_SHARE"
+_FUNCTIONS = {"PCI", "TEST_PCI"}
 #: Such as ``16.0 GT/s x16``.
 _LINK = re.compile(r"([0-9]+)(?:\.([0-9]))? GT/s x([0-9]{1,2})", re.ASCII)
 
@@ -68,7 +68,7 @@ class OfferedPart:
     @property
     def is_shares(self) -> bool:
         """True if its accelerators are shares of one card."""
-        return self.resource_class == _SHARES
+        return self.resource_class == handle_words.SHARE_CLASS
 
     def group(self, amount: int | None = None) -> dict[str, str]:
         """The request group that so many of its accelerators fit: as many as go together."""
@@ -118,18 +118,33 @@ def read(conf: cfg.ConfigOpts, api: accelerators.KubeApi) -> NodeInventory:
     if not devices:
         return NodeInventory(hostname=hostname, parts=())
     ours = {each["uuid"]: each for each in own_allocations(conf, api)}
-    handles = _by(api.rows("attach_handles", hostname=hostname), "deployable_uuid")
+    every = list(api.rows("attach_handles", hostname=hostname))
+    handles = _by(every, "deployable_uuid")
+    held = {_form(each) for each in every if each["arq_uuid"]}
     has_some = (each for each in api.rows("deployables", hostname=hostname) if _has_some(each))
     parts = _by(has_some, "device_uuid")
     return NodeInventory(
         hostname=hostname,
         parts=tuple(
-            _part(host, device, part, handles[part["uuid"]], ours.keys())
+            _in_one_form(
+                _part(host, device, part, handles[part["uuid"]], ours.keys()),
+                {(device, not nodes) for device, nodes in map(_form, handles[part["uuid"]])} & held,
+            )
             for device in devices
             for part in parts[device["uuid"]]
         ),
         allocations=ours,
     )
+
+
+def _form(handle: _Row) -> tuple[str, bool]:
+    """The device of a handle, and whether the handle is device nodes."""
+    return handle["device_uuid"], handle["attach_handle_type"] == handle_words.NODES
+
+
+def _in_one_form(part: OfferedPart, others: Set[tuple[str, bool]]) -> OfferedPart:
+    """The part; nobody gets any while another part of its card is held in the other form."""
+    return replace(part, closed={**part.closed, IN_USE: ""}) if others else part
 
 
 def _by(rows: Iterable[_Row], key: str) -> Mapping[str, list[_Row]]:
@@ -195,7 +210,7 @@ def _part(
 def _taken(part: _Row, held: int) -> int:
     """How many accelerators nobody else can have now, of which so many are held."""
     # A card with shares may be of one project at a time, and all of it waits until it is clean.
-    is_all = held and part["attributes"]["rc"] == _SHARES
+    is_all = held and part["attributes"]["rc"] == handle_words.SHARE_CLASS
     return int(part["num_accelerators"]) if is_all else held
 
 
@@ -212,7 +227,7 @@ def _layouts(attributes: _Row) -> dict[str, int]:
 def handle_address(handle: _Row) -> str | None:
     """The PCI address of what a handle, or an accelerator, is; None if it is no PCI function."""
     info = handle["attach_handle_info"]
-    is_function = handle["attach_handle_type"] in _FUNCTIONS or _SHARE_KEY in info
+    is_function = handle["attach_handle_type"] in _FUNCTIONS or handle_words.SHARE_KEY in info
     return pci.address(info) if is_function else None
 
 

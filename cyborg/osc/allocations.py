@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from osc_lib import exceptions
 
+from cyborg.common import handle_words
 from cyborg.osc import command, containers
 from cyborg.osc.api import Api, Row
 
@@ -171,7 +172,7 @@ def _add_needs(parser: argparse.ArgumentParser) -> None:
 
 def _shares(number: str) -> list[Row]:
     """The request group of so many shares."""
-    return [{"resources:CUSTOM_GPU_SHARE": str(int(number))}]
+    return [{f"resources:{handle_words.SHARE_CLASS}": str(int(number))}]
 
 
 def _given(parsed: argparse.Namespace, *names: str) -> Row:

@@ -214,6 +214,23 @@ def test_shares_are_a_capacity_that_claims_have_some_of(node: Node) -> None:
     assert node.cluster.counters() == {}
 
 
+def test_a_card_of_which_one_form_is_held_is_closed_in_the_other(node: Node) -> None:
+    nodes = base.AttachHandle(attach_type=base.NODES, attach_info={"path": "platform/npu"})
+    parts = (
+        hosts.deployable("host-1_a", [0]),
+        hosts.deployable("host-1_b", attach_handles=(nodes,), num_accelerators=1),
+    )
+    names = sorted(published(node, hosts.device("a", *parts)))
+    assert node.taints() == set()
+    plugin = node.start()
+    claim = node.cluster.claim(names[0])
+    plugin.prepare(claim)
+    assert len(node.site.held()) == 1
+    node.look_twice()
+    closed = [bool(node.cluster.devices()[name].get("taints")) for name in names]
+    assert closed == [False, True]
+
+
 def test_each_share_is_a_device_where_kubernetes_knows_no_other_way(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
