@@ -34,6 +34,8 @@ _SPARE = 2.0
 _GRACE = 10.0
 #: The longest path of a socket that the kernel takes.
 _LONGEST_PATH = 107
+#: The file, beside the plugin's socket, whose time is that of the last pass.
+ALIVE = "alive"
 
 
 class Endpoints:
@@ -92,11 +94,15 @@ class Endpoints:
         self._remove(self._plugin)
 
     def check(self) -> None:
-        """Serve anew if a socket is gone.
+        """Serve anew if a socket is gone, and show the kubelet's liveness probe that passes go on.
 
         A driver whose pod was deleted by force removes both by their paths when it ends at last.
         """
-        if not self._servers or all(each.is_socket() for each in (self._plugin, self._registry)):
+        if not self._servers:
+            return
+        with contextlib.suppress(OSError):
+            self._plugin.with_name(ALIVE).touch()
+        if all(each.is_socket() for each in (self._plugin, self._registry)):
             return
         LOG.warning("A socket of the driver is gone; it is made again")
         self._end(0.0)

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
 from typing import Any
 
 import pytest
 
 from cyborg.drivers import base
-from cyborg.kube import pci, service, slices
+from cyborg.kube import endpoints, pci, service, slices
 from cyborg.peers import clients
 from cyborg.tests import hosts
 from cyborg.tests.kube_node import Node
@@ -212,6 +213,16 @@ def test_shares_are_a_capacity_that_claims_have_some_of(node: Node) -> None:
     assert device["attributes"]["memory_mib"] == {"int": 81920}
     assert len(device["attributes"]) + len(device["capacity"]) <= 32
     assert node.cluster.counters() == {}
+
+
+def test_each_pass_shows_the_liveness_probe_that_it_goes_on(node: Node) -> None:
+    published(node, card("a", 1))
+    node.start()
+    alive = pathlib.Path(node.site.conf.kube.plugins_dir, DRIVER, endpoints.ALIVE)
+    node.look_twice()
+    os.utime(alive, (0, 0))
+    node.look_twice()
+    assert alive.stat().st_mtime > 0
 
 
 def test_a_card_of_which_one_form_is_held_is_closed_in_the_other(node: Node) -> None:

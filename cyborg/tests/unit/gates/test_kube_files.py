@@ -13,7 +13,8 @@ import pytest
 import yaml
 from google.protobuf import descriptor_pb2
 
-from cyborg.kube import inventory, messages, slices
+from cyborg.conf import kube
+from cyborg.kube import endpoints, inventory, messages, slices
 from cyborg.kube.inventory import OfferedPart
 from cyborg.policy import rules
 from cyborg.policy.rules import allocation, base
@@ -58,6 +59,14 @@ def test_there_is_all_that_is_promised() -> None:
         "ValidatingAdmissionPolicy",
     }
     assert (FOLDER / "Containerfile").exists()
+
+
+def test_the_probe_looks_at_the_file_that_passes_touch() -> None:
+    (found,) = (each for each in ALL if each["kind"] == "DaemonSet")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    defaults = {each.name: each.default for each in kube.OPTS}
+    path = pathlib.Path(defaults["plugins_dir"], defaults["driver_name"], endpoints.ALIVE)
+    assert f"find {path} " in container["livenessProbe"]["exec"]["command"][-1]
 
 
 def test_claims_name_device_classes_that_there_are() -> None:
