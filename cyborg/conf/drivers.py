@@ -143,7 +143,7 @@ GPU_OPTS: list[cfg.Opt] = [
         "mps_dir",
         help="CUDA_MPS_PIPE_DIRECTORY of the daemon of NVIDIA's Multi-Process Service (MPS), whose "
         "own default is nvidia-mps in /tmp. While the daemon runs, containers with shares of a GPU "
-        "get this folder too. Unset, they have the GPU by turns.",
+        "with mix_projects get this folder too. Others have the GPU by turns.",
     ),
     cfg.BoolOpt(
         "filter_sriov_vfs",

@@ -296,9 +296,13 @@ class NvidiaGpuDriver(pci.PciDriver):
         found = container_facts.of_kernel(handle)
         if not containers.is_whole(handle):
             return found
-        edits = self._containers.of_card(pci.join(handle.attach_info), found)
-        is_share = base.SHARE_KEY in handle.attach_info
-        return self._containers.with_mps(edits) if is_share else edits
+        address, functions = pci.join(handle.attach_info), pci.scan()
+        edits = self._containers.of_card(address, found)
+        if base.SHARE_KEY not in handle.attach_info or address not in functions:
+            return edits
+        # Who reaches the daemon can take its place, for the containers of all GPUs.
+        mixed = shares.mix_projects(self.own(functions[address], functions))
+        return self._containers.with_mps(edits) if mixed else edits
 
     def set_layout(self, target: base.ProgramTarget) -> base.Programmed:
         """Have a card's parts be of another type, and make the GPU instances for it."""

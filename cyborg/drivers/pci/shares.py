@@ -25,6 +25,11 @@ def are_wanted(own: Mapping[str, str]) -> bool:
     return _NUMBER in own
 
 
+def mix_projects(own: Mapping[str, str]) -> bool:
+    """True if shares of a card may be of several projects at a time."""
+    return own.get(_MIXED) == "true"
+
+
 def why_not(
     own: Mapping[str, str], function: Function, conf: cfg.ConfigOpts
 ) -> base.Refusal | None:
@@ -52,11 +57,10 @@ def of(deployable: base.Deployable, own: Mapping[str, str]) -> base.Deployable:
         )
         for number in range(int(own[_NUMBER]))
     )
-    is_mixed = own.get(_MIXED) == "true"
     return replace(
         deployable,
         resource_class=base.SHARE_CLASS,
         num_accelerators=len(handles),
         attach_handles=handles,
-        shared=base.OF_ALL_PROJECTS if is_mixed else base.OF_ONE_PROJECT,
+        shared=base.OF_ALL_PROJECTS if mix_projects(own) else base.OF_ONE_PROJECT,
     )

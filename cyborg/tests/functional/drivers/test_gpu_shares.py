@@ -120,9 +120,9 @@ def uuid(number: int) -> str:
     return f"{number:08x}-2222-3333-4444-555555555555"
 
 
-@pytest.mark.parametrize("is_running", [False, True])
-def test_a_share_has_the_nodes_of_its_card_and_mps_where_that_runs(
-    simulate: Any, tmp_path: pathlib.Path, *, is_running: bool
+@pytest.mark.parametrize(("is_running", "mixed"), [(False, True), (True, True), (True, False)])
+def test_a_share_has_the_nodes_of_its_card_and_mps_where_that_runs_and_projects_mix(
+    simulate: Any, tmp_path: pathlib.Path, *, is_running: bool, mixed: bool
 ) -> None:
     host = simulate({"cards": ["h100"]})
     (host.root / "dev").mkdir(exist_ok=True)
@@ -130,11 +130,13 @@ def test_a_share_has_the_nodes_of_its_card_and_mps_where_that_runs(
         (host.root / "dev" / name).touch()
     if is_running:
         (tmp_path / "control").touch()
-    text = f"[gpu_devices]\nmps_dir = {tmp_path}\n[DEFAULT]\nstate_path = {tmp_path}\n"
+    spec = json.dumps({"vendor_id": "10de", "shares": 2, "mix_projects": mixed})
+    more = f"mps_dir = {tmp_path}\ndevice_spec = {spec}"
+    text = f"[gpu_devices]\n{more}\n[DEFAULT]\nstate_path = {tmp_path}\n"
     held = share(host.card("h100"), 1)
     found = host.call(edits, text, held)
     assert set(found.device_nodes) == {"/dev/nvidia0", "/dev/nvidiactl"}
-    env = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)} if is_running else {}
+    env = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)} if is_running and mixed else {}
     assert {key: value for key, value in found.env.items() if "CUDA" in key} == env
     assert [each.host_path for each in found.mounts] == list(env.values())
 
