@@ -28,6 +28,9 @@ _ENDINGS = (".json", ".yaml", ".yml")
 _VERSION = re.compile(r"v?(\d{1,3})\.(\d{1,3})\.(\d{1,3})", re.ASCII)
 #: The files of handles in use, of which a folder may have thousands.
 _OURS = re.compile(r"\.?cyborg-[0-9a-f]{8}-")
+#: The folder of the daemon of MPS, which NVIDIA's tool gives to each container: who reaches the
+#: daemon can take its place for the containers of others.
+_DAEMON = "/nvidia-mps"
 #: The kind of devices that hold the answers of vendors' tools.
 _SAID = "said.cyborg.openstack.org"
 
@@ -204,7 +207,14 @@ def _edits(holder: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     if not isinstance(edits, dict):
         raise TypeError("its containerEdits are not an object")
-    return edits
+    mounts = edits.get("mounts")
+    if not isinstance(mounts, list):
+        return edits
+    return {**edits, "mounts": [each for each in mounts if not _is_daemon(each)]}
+
+
+def _is_daemon(mount: object) -> bool:
+    return isinstance(mount, dict) and str(mount.get("hostPath")).endswith(_DAEMON)
 
 
 def _check_depth(value: object, left: int) -> None:

@@ -21,6 +21,8 @@ KIND, ARQ = "nvidia.com/gpu", "11111111-2222-3333-4444-555555555555"
 HARDWARE = re.compile(r"/dev/(nvidia\d+|dri/.+)")
 HOOK = {"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": ["a", "b"]}
 MOUNT = {"hostPath": "/lib/libcuda.so.1", "containerPath": "/lib/libcuda.so.1", "options": ["ro"]}
+#: NVIDIA's tool gives it to all containers.
+DAEMON = {"hostPath": "/tmp/nvidia-mps", "containerPath": "/tmp/nvidia-mps", "options": ["rbind"]}
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def spec(devices: dict[str, list[str]], common: list[str] = ["/dev/null"]) -> di
             "env": ["NVIDIA_VISIBLE_DEVICES=void"],
             "deviceNodes": nodes(common),
             "hooks": [HOOK],
-            "mounts": [MOUNT],
+            "mounts": [MOUNT, DAEMON],
         },
         "devices": [
             {"name": name, "containerEdits": {"deviceNodes": nodes(paths)}}
