@@ -296,10 +296,11 @@ class NvidiaGpuDriver(pci.PciDriver):
         found = container_facts.of_kernel(handle)
         if not containers.is_whole(handle):
             return found
-        address, functions = pci.join(handle.attach_info), pci.scan()
+        address = pci.join(handle.attach_info)
         edits = self._containers.of_card(address, found)
-        if base.SHARE_KEY not in handle.attach_info or address not in functions:
+        if base.SHARE_KEY not in handle.attach_info:
             return edits
+        functions = pci.scan()
         # Who reaches the daemon can take its place, for the containers of all GPUs.
         mixed = shares.mix_projects(self.own(functions[address], functions))
         return self._containers.with_mps(edits) if mixed else edits
