@@ -2,7 +2,7 @@
 // One card: what it is, where it is, what it runs, who has it, and what has happened to it.
 import { get, list, part } from "./api.js";
 import { badge, bar, because, el, facts, link, place, said, svg, table, time, uuid } from "./dom.js";
-import { condition } from "./lists.js";
+import { condition, more } from "./lists.js";
 
 const WIDTH = 360;
 const SQUARE = 12;
@@ -116,14 +116,16 @@ async function load(query) {
   const own = { device_uuid: id, limit: MOST };
   const device = get(`devices/${id}`);
   const deployables = list("deployables", own).then(({ rows }) => rows);
-  const handles = list("attach_handles", own).then(({ rows }) => rows);
+  const handles = list("attach_handles", own);
   const past = list(`devices/${id}/history`, { sort_key: "started_at", sort_dir: "desc" },
     "history");
   return [
     part("Facts", device, whatItIs),
-    part("Place and links", Promise.all([device, deployables, handles]), (all) => draw(...all)),
+    part("Place and links", Promise.all([device, deployables, handles]),
+      ([its, parts, { rows, next }]) => [...draw(its, parts, rows), more(next, rows.length)]),
     part("Deployables and their programs", deployables, deployableTable),
-    part("Attach handles and their users", handles, handleTable),
+    part("Attach handles and their users", handles,
+      ({ rows, next }) => [handleTable(rows), more(next)]),
     part("History, newest first", past, ({ rows }) => story(rows)),
   ];
 }

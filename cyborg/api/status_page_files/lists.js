@@ -14,6 +14,9 @@ function pager(view, query, next) {
 
 export const paged = (view, query, show) => ({ rows, next }) => [show(rows), pager(view, query, next)];
 
+export const more = (next, looked) => (next
+  ? el("p", {}, looked ? `Only the first ${looked} were looked at.` : "There are more.") : null);
+
 export const condition = (device) => [
   because(device.missing ? "missing" : device.health, device.health_reason),
   device.status === "enabled" ? null : [" ", because(device.status, device.disabled_reason)],
@@ -112,14 +115,14 @@ export const allocations = {
 async function running() {
   const states = ["queued", "reserving", "writing"];
   const found = await Promise.all(states.map((state) => list("operations", { state })));
-  return found.flatMap((each) => each.rows);
+  return { rows: found.flatMap((each) => each.rows), next: found.some((each) => each.next) };
 }
 
 export const operations = {
   name: "Operations",
   filters: [],
   load: (query) => [
-    part("In progress", running(), operationTable),
+    part("In progress", running(), ({ rows, next }) => [operationTable(rows), more(next)]),
     part("All, newest first", list("operations", { ...NEWEST, ...query }),
       paged("operations", query, operationTable)),
   ],

@@ -2,15 +2,16 @@
 // What does not go on by itself, and what an operator does about it.
 import { list, part, requests } from "./api.js";
 import { el, link, place, said, section, table, time, uuid } from "./dom.js";
-import { allocationTable, deviceTable, poolTable, requestTable } from "./lists.js";
+import { allocationTable, deviceTable, more, poolTable, requestTable } from "./lists.js";
 
 const remedy = (sentence, command) =>
   el("p", { class: "remedy" }, sentence, command ? [" ", el("code", {}, command)] : null);
 
-// A reading, how it is shown, and what to do; nothing is shown of what finds no rows.
+// A reading, how it is shown, and what to do; nothing is shown where nothing is found for certain.
 function kind(heading, reading, show, sentence, command) {
-  return part(heading, reading, ({ rows, next }) => (rows.length
-    ? [show(rows), remedy(sentence, command), next ? el("p", {}, "There are more.") : null] : null));
+  return part(heading, reading, ({ rows, next, looked }) => (rows.length || next
+    ? [rows.length ? show(rows) : null, rows.length ? remedy(sentence, command) : null,
+      more(next, looked)] : null));
 }
 
 const serviceTable = (rows) => table("Services", [
@@ -32,7 +33,7 @@ const handleTable = (rows) => table("Attach handles", [
 // The API does not narrow these lists so: the longest page is read, and narrowed here.
 const only = async (path, query, condition) => {
   const { rows, next } = await list(path, { ...query, limit: 1000 });
-  return { rows: rows.filter(condition), next };
+  return { rows: rows.filter(condition), next, looked: rows.length };
 };
 
 const kinds = () => [

@@ -8,10 +8,12 @@ import pathlib
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 from selenium.webdriver.common.keys import Keys
 
 from cyborg import db
 from cyborg.db import models
+from cyborg.programming import operations
 from cyborg.tests import hosts, shown_fleet
 from cyborg.tests.browser import NARROW, WIDE, Browser
 
@@ -177,6 +179,20 @@ def test_a_pool_that_lacks_slots_is_stuck_behind_many_that_do_not(browser: Brows
             for each in range(51)
         )
     assert "pool-50" in browser.open("stuck")
+
+
+def test_what_is_behind_the_longest_page_is_told_and_not_taken_for_well(
+    browser: Browser, conf: cfg.ConfigOpts
+) -> None:
+    host = models.Host
+    with db.writer() as session:
+        db.update(session, host, driver_errors={})
+        db.update(session, host, host.name == "old-1", driver_errors={"qat": "It is mute."})
+        db.update(session, models.Operation, state=operations.QUEUED)
+    conf.set_override("max_limit", 2, group="api")
+    assert "Drivers with errors\nOnly the first 2 were looked at." in browser.open("stuck")
+    assert "There are more." in browser.open("operations").partition("All, newest")[0]
+    assert "Only the first 2 were looked at." in browser.open(card("fpga-1.example"))
 
 
 def test_keys_alone_lead_through_the_page(browser: Browser) -> None:
