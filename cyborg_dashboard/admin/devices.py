@@ -53,12 +53,12 @@ _HISTORY = table(
     "instance_uuid",
 )
 _USERS = table(
-    *("users", "Accelerator requests that use it", "arq_uuid", "state", "project_id"),
+    *("users", "The oldest accelerator requests that use it", "arq_uuid", "state", "project_id"),
     *("instance_uuid", "device_uuid"), key=("arq_uuid",), links={"device_uuid": _device_url},
 )
 _OPERATIONS = table(
-    *("operations", "Operations in progress", "uuid", "state", "asked_by", "deployable_uuid"),
-    links={"uuid": f"{_HERE}:operation"},
+    *("operations", "The oldest operations in progress", "uuid", "state", "asked_by"),
+    "deployable_uuid", links={"uuid": f"{_HERE}:operation"},
 )
 
 
@@ -129,12 +129,12 @@ class HostView(pages.PageView):
         return acts.links(self.request, "hosts", self.shown["name"], self.shown)
 
     def get_users_data(self) -> list[Row]:
-        """The oldest."""
-        return list(self.shown["users"])
+        """The oldest; the API names many more than fit a page, and counts them."""
+        return list(self.shown["users"][: api.page_size(self.request)])
 
     def get_operations_data(self) -> list[Row]:
         """The oldest."""
-        return list(self.shown["operations"])
+        return list(self.shown["operations"][: api.page_size(self.request)])
 
 
 urlpatterns = [

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import pytest
 import requests
+import sqlalchemy as sa
 
 from cyborg import db
 from cyborg.db import models
-from cyborg.tests import hosts
+from cyborg.tests import hosts, leaving
 from cyborg.tests.service import USER_PROJECT, USER_TOKEN, Site
-from cyborg_dashboard.tests.conftest import Dashboard, table
+from cyborg_dashboard.tests.conftest import Dashboard, table, words
 
 DEVICES = "/admin/accelerator_devices/"
 #: Each page, and a table of it that the fleet fills.
@@ -70,3 +71,14 @@ def test_the_requests_of_a_page_do_not_grow_with_the_rows(
     assert many == {page: (SHOWN, calls) for page, (_, calls) in few.items()}
     rows, calls = seen(f"{DEVICES}device/{device['uuid']}/", "handles")
     assert (rows, calls) == (SHOWN, few[DEVICES][1] + 3)
+
+
+@pytest.mark.makes_up_rows
+def test_a_host_with_many_users_names_the_oldest(site: Site, dashboard: Dashboard) -> None:
+    _add(0, 1)
+    with db.writer() as session:
+        for handle in session.scalars(sa.select(models.AttachHandle)):
+            leaving.left(session, handle)
+    page = dashboard.get(f"{DEVICES}host/h0/")
+    assert len(table(page, "users")) == SHOWN
+    assert f"In use {MANY}" in words(page)
