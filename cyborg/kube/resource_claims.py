@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hmac
 import logging
+import os
 import pathlib
 import secrets
 import tempfile
@@ -107,6 +108,7 @@ def _secret(path: pathlib.Path) -> bytes:
         with tempfile.NamedTemporaryFile(dir=path.parent) as draft:
             draft.write(secrets.token_bytes(32))
             draft.flush()
+            os.fsync(draft.fileno())
             # Another one that starts may have been faster, and all must have the same.
             with contextlib.suppress(FileExistsError):
                 path.hardlink_to(draft.name)
