@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -105,9 +106,11 @@ def link(
     return Link
 
 
-def host_url(row: Row) -> str:
-    """The page of the host of a row."""
-    return str(urls.reverse("horizon:admin:accelerator_devices:host", args=(row["hostname"],)))
+def host_url(row: Row) -> str | None:
+    """The page of the host of a row; None for a name that fits no address."""
+    with contextlib.suppress(urls.NoReverseMatch):
+        return str(urls.reverse("horizon:admin:accelerator_devices:host", args=(row["hostname"],)))
+    return None
 
 
 def filters(collection: str, *names: str) -> tuple[tuple[str, str, bool], ...]:

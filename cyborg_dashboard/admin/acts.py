@@ -10,7 +10,7 @@ from horizon import forms, tables
 
 from cyborg_dashboard import api, pages
 from cyborg_dashboard.api import Row
-from cyborg_dashboard.tables import link
+from cyborg_dashboard.tables import link, text
 
 
 class Act(NamedTuple):
@@ -129,7 +129,7 @@ class ActView(pages.FormView):
         """Say what it is about."""
         super().setup(request, **given)
         act = _ACTS[given["collection"]][given["name"]]
-        self.rule, self.help_text = act.rule, f"{given['key']}: {act.effect}"
+        self.rule, self.help_text = act.rule, f"{text(str(given['key']))}: {act.effect}"
         self.page_title = self.submit_label = given["name"].capitalize()
 
     def get_success_url(self) -> str:

@@ -27,11 +27,15 @@ from cyborg_dashboard.tests.conftest import Dashboard
 pytestmark = pytest.mark.skipif(shutil.which("chromium") is None, reason="it needs chromium")
 DEVICES = "/admin/accelerator_devices/"
 PROFILES = "/admin/accelerator_profiles/"
-PAGES = ("/admin/accelerators/", DEVICES, f"{DEVICES}act/hosts/drain/{hosts.ROOT}/", PROFILES)
-PAGES += (f"{PROFILES}create/", "/project/accelerators/")
+PAGES = (
+    *("/admin/accelerators/", DEVICES, f"{DEVICES}act/hosts/drain/{hosts.ROOT}/", PROFILES),
+    *(f"{PROFILES}create/", "/project/accelerators/"),
+)
 #: Faults of Horizon's own frame, colours and widgets, which all its panels have.
-OF_HORIZON = ("button-name:", "color-contrast:", "html-has-lang:", "link-name:", "list:")
-OF_HORIZON += ("tabindex:", 'label: <input class="form-control" value="" type="text" name="devices')
+OF_HORIZON = (
+    *("button-name:", "color-contrast:", "html-has-lang:", "link-name:", "list:", "tabindex:"),
+    'label: <input class="form-control" value="" type="text" name="devices',
+)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ verbose_name, filter_type, filter_choices, table_classes, template_name, form_cl
 help_text, submit_label, preview_label, success_url, get_data, get_object_id, get_link_url
 get_cancel_url, has_more_data, has_prev_data, get_totals_data, get_hosts_data, get_events_data
 get_deployables_data, get_handles_data, get_history_data, get_users_data, get_operations_data
-get_usage_data, get_requests_data, get_allocations_data, get_candidates_data
+get_usage_data, get_requests_data, get_allocations_data, get_candidates_data, form_id, modal_id
 
 # Attributes of the objects of libraries.
 formatter_class, use_conf, exc_text  # argparse, oslo.policy, logging
