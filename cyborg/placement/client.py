@@ -399,8 +399,10 @@ class Client:
             self._send("GET", path)
             return
         made_names.note(path, self._host)
-        made = self._send("PUT", path).status_code == HTTPStatus.CREATED
-        made_names.settle(path, self._host, made=made)
+        if self._send("PUT", path).status_code == HTTPStatus.CREATED:
+            made_names.note(path, self._host, is_made=True)
+        else:
+            made_names.drop(path)
 
     def remove_name(self, path: str) -> bool:
         """Remove a resource class or a trait; False if a provider has it."""

@@ -7,7 +7,8 @@ Placement does not delete.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -25,33 +26,28 @@ _ROW = models.MadeName
 
 
 @db.retry
-def note(path: str, host_name: str | None) -> None:
-    """Record that a name that is not there is about to be made; ``path`` is that in Placement.
+def note(path: str, host_name: str | None, *, is_made: bool = False) -> None:
+    """Record that a name that is not there is about to be made, or was; its ``path`` in Placement.
 
     So it is swept even if this process is killed before it knows what became of it. ``host_name``
     is the host that has it, if any.
     """
-    _note(path, host_name, {})
-
-
-@db.retry
-def settle(path: str, host_name: str | None, *, made: bool) -> None:
-    """Record that we have made the name, or forget what somebody else has made at the same time.
-
-    That may be another process of ours, which has recorded it.
-    """
-    if made:
-        _note(path, host_name, {"made": True})
-        return
-    with db.writer() as session:
-        db.delete(session, _ROW, _ROW.path == path, _ROW.made.is_(False))
-
-
-def _note(path: str, host_name: str | None, is_made: Mapping[str, bool]) -> None:
-    due = {"due_ms": db.now_ms() + INTERVAL * 1000, "host_name": host_name, **is_made}
+    due: dict[str, Any] = {"due_ms": db.now_ms() + INTERVAL * 1000, "host_name": host_name}
+    if is_made:
+        due["made"] = True
     new = {"path": path, "created_at": models.utcnow(), "made": False, **due}
     with db.writer() as session:
         db.upsert(session, _ROW, [new], key=["path"], update=due)
+
+
+@db.retry
+def drop(path: str) -> None:
+    """Forget a name that somebody else has made at the same time.
+
+    That may be another process of ours, which has recorded that it is made.
+    """
+    with db.writer() as session:
+        db.delete(session, _ROW, _ROW.path == path, _ROW.made.is_(False))
 
 
 def made_for(host_name: str) -> frozenset[str]:

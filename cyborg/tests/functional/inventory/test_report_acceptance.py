@@ -291,7 +291,7 @@ def test_a_host_with_a_key_has_the_node_of_its_name_or_that_of_an_administrator(
         nodes.enrol("host-1", signed.new_key(tmp_path / "one.pem"), FREE)
     with pytest.raises(errors.NotFound):
         host_keys.list_keys("host-1")
-    with pytest.raises(errors.Invalid, match="no name of a node"):
+    with pytest.raises(errors.Invalid, match="not a valid node name"):
         nodes.enrol("evil", key, "a b")
 
 

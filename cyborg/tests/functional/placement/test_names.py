@@ -98,16 +98,18 @@ class Killed(BaseException):
 def test_what_was_made_just_before_the_end_of_the_process_is_removed(
     placement: PlacementServer, root: str, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def kill(*_given: object, **_options: object) -> None:
-        killed.append(True)
-        raise Killed
+    note, killed = names.note, list[str]()
 
-    killed: list[bool] = []
+    def kill(path: str, host_name: str | None, *, is_made: bool = False) -> None:
+        if is_made:
+            killed.append(path)
+            raise Killed
+        note(path, host_name)
 
     hosts.apply(hosts.card("a", traits=("CUSTOM_OURS", "CUSTOM_THEIRS")))
     placement.call("PUT", "/traits/CUSTOM_THEIRS")
     with monkeypatch.context() as patch:
-        patch.setattr(names, "settle", kill)
+        patch.setattr(names, "note", kill)
         with contextlib.suppress(Killed):
             client.Client(conf)._ensure("/traits", ["CUSTOM_OURS"])
     assert killed
@@ -128,7 +130,7 @@ def test_what_others_make_in_the_same_moment_is_theirs(
             placement.before = None
             placement.call("PUT", path)
             if is_ours:
-                names.settle(path, None, made=True)
+                names.note(path, None, is_made=True)
 
     placement.before = make_first
     client.Client(conf)._ensure("/traits", ["CUSTOM_X"])
