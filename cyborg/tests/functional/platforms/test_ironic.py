@@ -186,7 +186,7 @@ def test_a_node_that_fails_stays_and_hinders_no_other(conf: cfg.ConfigOpts, iron
     ironic.nodes[1]["name"] = "no host's name"
     outcomes = import_all(conf)
     assert "Ironic answered 500" in (outcomes["bm-1"].failure or "")
-    assert "no name of a host" in (outcomes[ironic.nodes[1]["uuid"]].failure or "")
+    assert "is not a valid host name" in (outcomes[ironic.nodes[1]["uuid"]].failure or "")
     assert contents() == before
     ironic.status["/nodes"] = 403
     with pytest.raises(errors.Misconfigured, match="Ironic answered 403"):

@@ -251,7 +251,7 @@ def test_what_cannot_be_had_is_said(tainted: Node) -> None:
     good = tainted.cluster.claim(names[2])
     none = tainted.cluster.claim()
     said = plugin.prepare(admin, odd, gone, good, none)
-    for refused, why in ((admin, "administrative"), (odd, "no name"), (gone, "any more")):
+    for refused, why in ((admin, "administrative"), (odd, "is not a device"), (gone, "any more")):
         assert why in said[refused[2]].error
     assert said[good[2]].error == ""
     assert len(said[good[2]].devices) == 1
