@@ -18,8 +18,8 @@ from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import boots, callers, hosts
-from cyborg.tests.functional.consumers import test_shares
 from cyborg.tests.placement_server import PlacementServer
+from cyborg.tests.shared_card import SharedCard, show
 
 pytestmark = pytest.mark.every_database
 
@@ -32,7 +32,7 @@ ROUNDS, STEPS = 7, 5
 class History:
     """What happens to the card, and what holds after each step."""
 
-    def __init__(self, cloud: test_shares.Cloud, seed: int) -> None:
+    def __init__(self, cloud: SharedCard, seed: int) -> None:
         self._cloud = cloud
         self._chance = random.Random(seed)
         #: Whether handles were seen that guests held, and that containers held.
@@ -40,7 +40,7 @@ class History:
 
     def go(self) -> None:
         acts = [self._report, self._allocate, self._boot, self._boot, self._leave]
-        test_shares.show(self._cloud, is_divided=False, below=False)
+        show(self._cloud, is_divided=False, below=False)
         self._bind(GROUPS[0], NAMES[0])
         self._cloud.work()
         self._check()
@@ -59,7 +59,7 @@ class History:
             self._cloud.report()
         else:
             below = self._chance.random() < 0.5
-            test_shares.show(self._cloud, is_divided=form == "slices", below=below)
+            show(self._cloud, is_divided=form == "slices", below=below)
 
     def _allocate(self) -> None:
         self._cloud.ask(self._chance.choice(PROJECTS), group=self._chance.choice(GROUPS))
@@ -116,7 +116,7 @@ def test_no_container_has_nodes_of_what_a_guest_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     placement.make_provider(hosts.ROOT)
-    cloud = test_shares.Cloud(conf, enforcer, placement)
+    cloud = SharedCard(conf, enforcer, placement)
     monkeypatch.setattr(rpc, "run_host_step", cloud.run)
     cloud.report()
     history = History(cloud, seed)

@@ -7,11 +7,9 @@ Projects do not mix on a card with shares, and dirt is the card's.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -19,7 +17,7 @@ from oslo_config import cfg
 from sqlalchemy import orm
 
 from cyborg import db, quotas, rpc
-from cyborg.allocations import service, wishes
+from cyborg.allocations import service
 from cyborg.arqs import bind_writes
 from cyborg.common import errors
 from cyborg.db import models
@@ -29,86 +27,12 @@ from cyborg.policy.enforcer import Enforcer
 from cyborg.states import allocation_states as states
 from cyborg.tests import boots, callers, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
+from cyborg.tests.shared_card import GROUP, SharedCard, show
 
 pytestmark = pytest.mark.every_database
 
 #: Seconds in which whoever does not wait is done, and in which all are.
 SOON, PATIENCE = 2.0, 60.0
-GROUP = {"resources:CUSTOM_GPU_SHARE": "1"}
-WHOLE = {"bus": "0c", "device": "00", "domain": "0000", "function": "0"}
-
-
-def share(number: int) -> base.AttachHandle:
-    info = {**WHOLE, base.SHARE_KEY: str(number)}
-    return base.AttachHandle(attach_type=base.NODES, attach_info=info)
-
-
-class Cloud:
-    """A host with a card that has three shares, and projects that ask for some."""
-
-    def __init__(
-        self, conf: cfg.ConfigOpts, enforcer: Enforcer, placement: PlacementServer
-    ) -> None:
-        self.conf, self.enforcer, self.placement = conf, enforcer, placement
-        #: The steps of the host, and whether it ends any.
-        self.steps: list[rpc.HostStep] = []
-        self.is_stuck = False
-
-    def report(self, shared: str | None = base.OF_ONE_PROJECT, *, count: int = 3) -> None:
-        handles = tuple(share(number) for number in range(count))
-        whole = base.AttachHandle(attach_type="PCI", attach_info=WHOLE)
-        fields: dict[str, Any] = {
-            "resource_class": base.SHARE_CLASS if shared else "PGPU",
-            "num_accelerators": count if shared else 1,
-            "attach_handles": handles if shared else (whole,),
-            "shared": shared,
-        }
-        hosts.apply(hosts.card("a", **fields, prepares=True, cleans=True))
-        self.placement.sync()
-
-    def run(self, _conf: object, _host: str, step: rpc.HostStep, _most: float) -> None:
-        self.steps.append(step)
-        if self.is_stuck:
-            raise rpc.HostStepRunning("It goes on", seconds=1)
-
-    def ask(
-        self,
-        project: str,
-        count: int = 1,
-        group: dict[str, str] = GROUP,
-        limits: dict[str, int] | None = None,
-    ) -> str:
-        """The consumer that a project has asked for so many shares for; nothing is done yet."""
-        consumer, ctx = models.new_uuid(), callers.admin(self.enforcer, project_id=project)
-        who = {"uuid": consumer, "type": "JOB"}
-        wish = wishes.read(ctx, consumer, {"consumer": who, "groups": [group] * count})
-        service.create(self.conf, ctx, wish, limits or {})
-        return consumer
-
-    def have(self, project: str, count: int = 1) -> str:
-        consumer = self.ask(project, count)
-        self.work()
-        assert self.state(consumer) == states.ACTIVE
-        return consumer
-
-    def state(self, consumer: str) -> str | None:
-        row = models.Allocation
-        state: str | None = db.read_one(sa.select(row.state).where(row.uuid == consumer))
-        return state
-
-    def leave(self, project: str, consumer: str) -> None:
-        service.delete(callers.admin(self.enforcer, project_id=project), consumer)
-        self.work()
-
-    def work(self) -> None:
-        engine.make_due()
-        engine.drain(self.conf)
-        self.placement.sync()
-
-    def projects(self) -> set[str | None]:
-        """The projects that have shares."""
-        row = models.Arq
-        return set(db.read_all(sa.select(row.project_id).where(row.attach_handle_id.is_not(None))))
 
 
 @pytest.fixture
@@ -118,9 +42,9 @@ def cloud(
     placement: PlacementServer,
     enforcer: Enforcer,
     monkeypatch: pytest.MonkeyPatch,
-) -> Cloud:
+) -> SharedCard:
     placement.make_provider(hosts.ROOT)
-    found = Cloud(conf, enforcer, placement)
+    found = SharedCard(conf, enforcer, placement)
     found.report()
     monkeypatch.setattr(rpc, "run_host_step", found.run)
     return found
@@ -132,7 +56,7 @@ def refused(ask: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def test_a_card_is_of_one_project_at_a_time(cloud: Cloud) -> None:
+def test_a_card_is_of_one_project_at_a_time(cloud: SharedCard) -> None:
     first = cloud.have("p1")
     cloud.have("p1")
     assert "other projects have shares of it" in refused(lambda: cloud.ask("p2"))
@@ -141,7 +65,7 @@ def test_a_card_is_of_one_project_at_a_time(cloud: Cloud) -> None:
     assert cloud.projects() == {"p1"}
 
 
-def test_projects_mix_where_that_is_permitted(cloud: Cloud) -> None:
+def test_projects_mix_where_that_is_permitted(cloud: SharedCard) -> None:
     cloud.report(base.OF_ALL_PROJECTS)
     for project in ("p1", "p2", "p3"):
         cloud.have(project)
@@ -171,7 +95,7 @@ def beside_the_bind(
 
 
 def test_two_projects_that_bind_at_once_do_not_share_a_card(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    cloud: SharedCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def bind_other() -> None:
         cloud.ask("p2")
@@ -186,7 +110,7 @@ def test_two_projects_that_bind_at_once_do_not_share_a_card(
 
 
 def test_the_card_is_not_reset_under_a_share_that_is_just_taken(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+    cloud: SharedCard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = cloud.have("p1")
 
@@ -206,7 +130,9 @@ def test_the_card_is_not_reset_under_a_share_that_is_just_taken(
     assert all(each.card_in_use for each in cleans)
 
 
-def test_the_card_is_cleaned_after_the_last_share_and_nobody_gets_one_before(cloud: Cloud) -> None:
+def test_the_card_is_cleaned_after_the_last_share_and_nobody_gets_one_before(
+    cloud: SharedCard,
+) -> None:
     several, last = cloud.have("p1", 2), cloud.have("p1")
     cloud.steps.clear()
     cloud.leave("p1", several)
@@ -232,7 +158,7 @@ def _consumers() -> set[str]:
     return set(db.read_all(sa.select(row.uuid).where(row.state == states.ACTIVE)))
 
 
-def test_what_is_dirty_when_it_is_bound_is_given_to_nobody(cloud: Cloud) -> None:
+def test_what_is_dirty_when_it_is_bound_is_given_to_nobody(cloud: SharedCard) -> None:
     """Placement may offer for a moment what has just been left."""
     first = cloud.have("p1")
     second = cloud.ask("p1")
@@ -247,7 +173,7 @@ def test_what_is_dirty_when_it_is_bound_is_given_to_nobody(cloud: Cloud) -> None
     assert cloud.state(second) == states.ACTIVE
 
 
-def test_no_guest_gets_a_share(cloud: Cloud) -> None:
+def test_no_guest_gets_a_share(cloud: SharedCard) -> None:
     ctx = callers.admin(cloud.enforcer, project_id="p1")
     (uuid,) = boots.arqs(ctx, 1, GROUP)
     boots.bind(ctx, [uuid], models.new_uuid(), device_rp_uuid=provider_uuid("host-1_a"))
@@ -259,7 +185,7 @@ def test_no_guest_gets_a_share(cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("first", [None, base.OF_ONE_PROJECT], ids=["whole", "shares"])
-def test_a_card_is_never_whole_and_in_shares(cloud: Cloud, first: str | None) -> None:
+def test_a_card_is_never_whole_and_in_shares(cloud: SharedCard, first: str | None) -> None:
     group = {None: {"resources:PGPU": "1"}, base.OF_ONE_PROJECT: GROUP}
     (other,) = group.keys() - {first}
     cloud.report(first)
@@ -282,34 +208,10 @@ def test_a_card_is_never_whole_and_in_shares(cloud: Cloud, first: str | None) ->
     assert cloud.state(after) == states.ACTIVE
 
 
-SLICE = base.AttachHandle(attach_type=base.NODES, attach_info={"slice": "1"})
-SLICES = {"resource_class": "CUSTOM_SLICE", "num_accelerators": 1, "attach_handles": (SLICE,)}
-IN_FULL = {
-    "resource_class": "PGPU",
-    "num_accelerators": 1,
-    "attach_handles": (base.AttachHandle(attach_type="PCI", attach_info=WHOLE),),
-}
-
-
-def show(cloud: Cloud, *, is_divided: bool, below: bool) -> None:
-    """A card whose slices are handles of its own, or of a part below it; or the card as a whole."""
-    own: dict[str, Any] = SLICES if is_divided else IN_FULL
-    if is_divided and below:
-        own = {**IN_FULL, "num_accelerators": 0, "attach_handles": ()}
-    found = hosts.card("a", **own, prepares=True, cleans=True)
-    if is_divided and below:
-        (top,) = found.deployables
-        changes: dict[str, Any] = {**SLICES, "name": f"{top.name}_1g", "parent": top.name}
-        found = dataclasses.replace(found, deployables=(top, dataclasses.replace(top, **changes)))
-    hosts.apply(found)
-    engine.drain(cloud.conf)
-    cloud.placement.sync()
-
-
 @pytest.mark.parametrize("below", [False, True])
 @pytest.mark.parametrize("is_first", [False, True])
 def test_a_card_is_never_whole_and_in_slices(
-    cloud: Cloud, *, is_first: bool, below: bool
+    cloud: SharedCard, *, is_first: bool, below: bool
 ) -> None:
     """The host shows a card whole as long as it lacks its driver, such as after a boot."""
     groups = [{"resources:PGPU": "1"}, {"resources:CUSTOM_SLICE": "1"}]
@@ -339,7 +241,7 @@ def test_a_card_is_never_whole_and_in_slices(
     assert cloud.projects() == {"p2"}
 
 
-def test_the_quota_counts_each_share(cloud: Cloud) -> None:
+def test_the_quota_counts_each_share(cloud: SharedCard) -> None:
     limits = {f"{quotas.CLASS}{base.SHARE_CLASS}": 1}
     assert "used 0, limit 1, asked for 2" in refused(lambda: cloud.ask("p1", 2, limits=limits))
     cloud.ask("p1", limits=limits)
