@@ -94,7 +94,7 @@ def test_names_that_lead_elsewhere_are_refused(told: Node, tmp_path: pathlib.Pat
     claim = told.cluster.claim(told.devices()[0])
     meta = told.cluster.claims[claim[:2]]["metadata"]
     meta["annotations"] = {"resource.kubernetes.io/pod-claim-name": "../../etc"}
-    assert "is not a device" in plugin.prepare(claim)[claim[2]].error
+    assert "is not a name" in plugin.prepare(claim)[claim[2]].error
     assert mounts(tmp_path) == {}
 
 
