@@ -202,7 +202,7 @@ def superseded(
     If a compute host cannot take an instance, Nova frees what it has claimed, claims the next
     host's providers and binds new ARQs there. It does not delete those of the first host.
 
-    None, if it has something of the others' providers, or Placement does not say.
+    There are none if it has something of the others' providers, or Placement does not say.
     """
     others = _others(ctx, instance, binds)
     wanted = {each.device_rp_uuid for each in binds.values() if each.consumer_uuid == instance}
@@ -219,9 +219,12 @@ def superseded(
 
 @db.retry
 def _others(ctx: RequestContext, instance: str, binds: Collection[str]) -> dict[str, str]:
-    """The providers of the instance's other ARQs, by the uuids of these."""
+    """The providers of the instance's other ARQs, by the uuids of these.
+
+    Those of an allocation are left out: Nova has not bound them.
+    """
     arq = models.Arq
-    query = sa.select(arq.uuid, arq.device_rp_uuid)
+    query = sa.select(arq.uuid, arq.device_rp_uuid).where(arq.allocation_uuid.is_(None))
     mine = (arq.consumer_uuid == instance, *service.in_scope(ctx))
     return dict(db.rows(query.where(arq.uuid.not_in(binds), *mine)))
 

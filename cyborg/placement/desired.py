@@ -365,7 +365,7 @@ def record(
             values = _values(state, provider, ours, provider.generation, unsure=uuid in unsure)
             tainted = TAINT in provider.traits
             changed.append({"row_uuid": uuid, **values, "tainted": tainted})
-    # What was taken out of its tree. The root, which alone has no parent there, is not ours.
+    # Providers without a parent were taken out of the tree: its root is not ours.
     detached = [
         uuid for uuid in seen.keys() - state.providers.keys() if seen[uuid].parent_uuid is None
     ]

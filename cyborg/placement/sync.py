@@ -182,7 +182,7 @@ class _Run:
     checkpoint: Checkpoint
     #: The providers as they are now.
     seen: dict[str, tree.Provider]
-    #: Those below which others have made providers.
+    #: Providers below which others have made some.
     above_others: Collection[str | None]
     #: Those about which a request may still be carried out.
     unanswered: set[str] = field(default_factory=set)
