@@ -34,7 +34,7 @@ _NO_ANSWER = (
 )
 #: And if what answers is no key manager. A ValueError may be of an address that cannot be right.
 _ODD = (LookupError, TypeError, AttributeError, RecursionError)
-#: What cursive is told of a signature.
+#: Properties of a signed image that cursive is given.
 _PROPERTIES = (
     "img_signature_certificate_uuid",
     "img_signature_hash_method",

@@ -110,7 +110,7 @@ class Plan:
         ]
 
     def ill(self) -> dict[str, str | None]:
-        """What is wrong now, if anything, with known devices that are or were unhealthy, by uuid.
+        """The present faults of known devices that are or were unhealthy, by uuid; None if cured.
 
         Call this before the plan is applied, likewise.
         """

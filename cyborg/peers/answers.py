@@ -140,7 +140,7 @@ class _PeerAnswer(http.client.HTTPResponse):
 
 
 def _answer(*given: Any, **options: Any) -> http.client.HTTPResponse:
-    """What reads an answer: within the bounds of the call, if it has any."""
+    """The reader of an answer: within the bounds of the call, if it has any."""
     kind = _PeerAnswer if getattr(_now, "bounds", None) else http.client.HTTPResponse
     return kind(*given, **options)
 

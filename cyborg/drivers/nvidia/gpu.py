@@ -301,7 +301,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         if base.SHARE_KEY not in handle.attach_info:
             return edits
         functions = pci.scan()
-        # Who reaches the daemon can take its place, for the containers of all GPUs.
+        # Whoever reaches the daemon can take its place, for the containers of all GPUs.
         mixed = shares.mix_projects(self.own(functions[address], functions))
         return self._containers.with_mps(edits) if mixed else edits
 

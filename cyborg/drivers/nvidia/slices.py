@@ -169,7 +169,7 @@ def shown(profiles: Profiles) -> str | None:
 
 
 def alone(profiles: Profiles) -> Profiles:
-    """Those that have a GPU instance for themselves: the others share its memory and its faults."""
+    """Instances alone in their GPU instance: the others share its memory and its faults."""
     numbers = Counter(gpu for gpu, _own in profiles)
     return {each: name for each, name in profiles.items() if numbers[each[0]] == 1}
 

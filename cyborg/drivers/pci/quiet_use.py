@@ -30,7 +30,7 @@ def in_user_space() -> frozenset[str]:
 
 
 def lent(address: str, *, has_interface: bool) -> str | None:
-    """What of a network card of the host's driver is in another network namespace, or None.
+    """The part of a network card that is in another network namespace, or None.
 
     :raises OSError: that cannot be told
     """

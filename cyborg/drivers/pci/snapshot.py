@@ -335,7 +335,7 @@ class Snapshot(Mapping[str, Function]):
         )
 
     def lent(self, function: Function) -> str | None:
-        """What of a network card of the host's driver is in another network namespace, or None.
+        """The part of a network card that is in another network namespace, or None.
 
         :raises OSError: that cannot be told
         """
