@@ -185,11 +185,11 @@ class Places:
 
     @contextlib.contextmanager
     def take(self, service: str, project: str | None) -> Iterator[None]:
-        """A place until the block ends.
+        """A place until the block ends; without a project one of the whole share of the service.
 
         :raises Unusable: there is none
         """
-        keys = ((), (service,), (service, project))
+        keys = ((), (service,), (service, project))[: 3 if project else 2]
         with self._changed:
             if not self._taken[(service,)]:
                 # Nobody waits for its answer: how long others waited before does not count.

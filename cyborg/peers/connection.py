@@ -73,7 +73,7 @@ class ServicesConnection(sdk_connection.Connection):
         if group not in self._of_groups:
             auth = ka_loading.load_auth_from_conf_options(self._conf, group)
             session = ka_loading.load_session_from_conf_options(
-                self._conf, group, auth=auth, session=_session(group)
+                self._conf, group, auth=auth, session=new_session(group)
             )
             options: dict[str, Any] = {}
             ka_loading.adapter.process_conf_options(self._conf[group], options)
@@ -96,19 +96,25 @@ class ServicesConnection(sdk_connection.Connection):
 class _Session(requests.Session):
     """Takes no password from ``~/.netrc``, since what a service may do is said in its options."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, places: answers.Places | None) -> None:
         super().__init__()
         self.auth = _as_it_is
         self._group = group
+        self._places = places
         faster.read_environment_once(self)
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         """Send one request, in the API as one of those for which there is a place."""
+        with self._place():
+            return super().send(request, **options)
+
+    def _place(self) -> contextlib.AbstractContextManager[None]:
+        if self._places:
+            # Nobody knows yet whose request it is.
+            return self._places.take(self._group, None)
         caller: Any = oslo_context.get_current()
         places = getattr(caller, "places", None)
-        place = places.take(self._group, caller.project_id) if places else contextlib.nullcontext()
-        with place:
-            return super().send(request, **options)
+        return places.take(self._group, caller.project_id) if places else contextlib.nullcontext()
 
 
 def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
@@ -116,9 +122,12 @@ def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _session(group: str) -> requests.Session:
-    """A session as keystoneauth makes it, but with a connection to keep for each thread."""
-    session = _Session(group)
+def new_session(group: str, places: answers.Places | None = None) -> requests.Session:
+    """A session as keystoneauth makes it, but with a connection to keep for each thread.
+
+    In the API each request takes one of these places, else one of its caller's.
+    """
+    session = _Session(group, places)
     for scheme in list(session.adapters):
         session.mount(scheme, ka_session.TCPKeepAliveAdapter(pool_maxsize=_KEPT))
     return session

@@ -31,7 +31,7 @@ from oslo_limit import limit
 from oslo_limit import opts as limit_opts
 
 from cyborg import nova, quotas
-from cyborg.api import middleware
+from cyborg.api import middleware, server
 from cyborg.common import errors
 from cyborg.common.request_groups import RequestGroup
 from cyborg.ironic import api as ironic
@@ -417,6 +417,41 @@ def test_a_service_that_hangs_does_not_stop_the_api(
             time.sleep(0.05)
     assert {each.result().status_code for each in asked} == {503}
     # A busy machine adds something to the second that those wait who take the last threads.
+    assert longest < 5
+
+
+@pytest.fixture
+def guarded(deceived: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a server with few threads that asks the liar for each token."""
+    monkeypatch.setattr(answers, "LONGEST", 10.0)
+    deceived.set_override("threads", 8, group="api")
+    with middleware.building(deceived):
+        validated = middleware.authtoken({})(webob.Response())
+    made = server.Server(deceived, middleware.Answered(validated), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{made.listen()}"
+    made.start()
+    yield url
+    made.stop()
+
+
+def test_a_keystone_that_hangs_does_not_stop_what_needs_no_token(
+    guarded: str, liar: Liar
+) -> None:
+    liar.lie = SLOW["hangs"]
+
+    def ask() -> int:
+        token = {"X-Auth-Token": str(uuid.uuid4())}
+        return requests.get(f"{guarded}/v2/devices", headers=token, timeout=PATIENCE).status_code
+
+    longest = 0.0
+    with futures.ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(ask) for _ in range(20)]
+        while not all(each.done() for each in asked):
+            began = time.monotonic()
+            assert requests.get(f"{guarded}/v2", timeout=PATIENCE).ok
+            longest = max(longest, time.monotonic() - began)
+            time.sleep(0.05)
+    assert {each.result() for each in asked} == {503}
     assert longest < 5
 
 
