@@ -230,12 +230,9 @@ def _has(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
 
 def _free() -> sa.ColumnElement[int]:
     """The accelerators of a deployable that can be given out."""
-    arq = orm.aliased(models.Arq)
-    has = sa.exists().where(arq.attach_handle_id == _HANDLE.id).correlate(_HANDLE)
-    held = sa.or_(has, _HANDLE.is_left)
-    return availability.free_accelerators(
-        _handles(_HANDLE.missing.is_(False), ~held), _handles(held)
-    )
+    kept: sa.ColumnElement[bool] = sa.and_(_HANDLE.is_kept)
+    free = _handles(_HANDLE.missing.is_(False), ~kept)
+    return availability.free_accelerators(free, _handles(kept))
 
 
 def _handles(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:

@@ -213,11 +213,9 @@ def _without_work() -> Iterator[_Rule]:
 
 def _gone_but_kept() -> Iterator[_Rule]:
     """Vanished handles and deployables are kept only while an ARQ holds them, or not clean."""
-    held = sa.exists().where(_ARQ.attach_handle_id == _HANDLE.id)
-    free = ~sa.or_(held, _HANDLE.is_left)
     may_go = models.Device.kept_until_ms.is_(None)
     query = sa.select(_HANDLE.uuid).join(_HANDLE.deployable).join(_DEPLOYABLE.device)
-    query = query.where(_HANDLE.missing.is_(True), free, may_go)
+    query = query.where(_HANDLE.missing.is_(True), ~_HANDLE.is_kept, may_go)
     yield "Attach handle {} has vanished from its host, is free, and is still kept.", query
     handles = sa.exists().where(_HANDLE.deployable_id == _DEPLOYABLE.id)
     child = orm.aliased(_DEPLOYABLE)

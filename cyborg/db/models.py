@@ -393,10 +393,22 @@ class AttachHandle(Base):
     def _is_to_overwrite(cls) -> sa.ColumnElement[bool]:
         return cls.state == TO_OVERWRITE
 
-    @property
+    @hybrid.hybrid_property
     def is_kept(self) -> bool:
-        """Whether an ARQ has it, or it is left."""
+        """Whether an ARQ has it, or it is left: it is not free."""
         return self.arq is not None or self.is_left
+
+    @is_kept.inplace.expression
+    @classmethod
+    def _is_kept(cls) -> sa.ColumnElement[bool]:
+        arq = orm.aliased(Arq)
+        held = sa.exists().where(arq.attach_handle_id == cls.id).correlate_except(arq)
+        return sa.or_(cls.is_left, held)
+
+    @classmethod
+    def is_kept_beside(cls, arq: type[Arq]) -> sa.ColumnElement[bool]:
+        """:attr:`is_kept` in a query that joins the ARQs of handles, also of those without one."""
+        return sa.or_(arq.id.is_not(None), cls.is_left)
 
 
 class DeviceProfile(Base):

@@ -157,16 +157,11 @@ def _free(*, soon: bool = False) -> sa.ColumnElement[int]:
 
     ``soon``: so is a handle that waits for the operation that overwrites what its guest has left.
     """
-    held: sa.ColumnElement[bool] = _is_held()
+    held: sa.ColumnElement[bool] = _HANDLE.is_kept_beside(_ARQ)
     if soon:
         held = sa.and_(held, ~_HANDLE.is_to_overwrite)
     number = _count_if(sa.and_(_HANDLE.missing.is_(False), ~held))
     return availability.free_accelerators(number, _count_if(held))
-
-
-def _is_held() -> sa.ColumnElement[bool]:
-    """An ARQ has the handle, or it is not clean."""
-    return sa.or_(_ARQ.id.is_not(None), _HANDLE.is_left)
 
 
 def _used() -> sa.ColumnElement[int]:
@@ -174,7 +169,7 @@ def _used() -> sa.ColumnElement[int]:
 
     A guest may hold several handles that are one accelerator.
     """
-    held, there = _count_if(_is_held()), _count_if(_HANDLE.missing.is_(False))
+    held, there = _count_if(_HANDLE.is_kept_beside(_ARQ)), _count_if(_HANDLE.missing.is_(False))
     limit = _DEPLOYABLE.num_accelerators
     return sa.case((sa.and_(there > limit, held > limit), limit), else_=held)
 
@@ -244,7 +239,7 @@ def _misses(session: orm.Session, ids: Collection[int]) -> dict[int, int]:
 
 def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int, int, int]]:
     """Ready slots, used slots and deployables, by pool."""
-    held = _count_if(_is_held())
+    held = _count_if(_HANDLE.is_kept_beside(_ARQ))
     certain = sa.and_(availability.open_to_all(), models.Deployable.is_settled)
     each = (
         sa.select(

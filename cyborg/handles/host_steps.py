@@ -145,7 +145,7 @@ def _read(handle_uuid: str) -> _StepFacts | None:
         .join(models.Deployable.device)
         .join(models.Device.control_path)
         .join(models.Device.host)
-        .where(handle.uuid == handle_uuid, sa.or_(arq.id.is_not(None), handle.is_left))
+        .where(handle.uuid == handle_uuid, handle.is_kept_beside(arq))
         .options(orm.selectinload(models.Deployable.attributes))
     )
     read_at = time.monotonic()

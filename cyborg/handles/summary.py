@@ -95,7 +95,7 @@ def _handles() -> sa.Subquery:
     """How many handles of each deployable are held, not clean, and neither of both."""
     handle, arq = orm.aliased(_HANDLE), orm.aliased(_ARQ)
     left = sa.and_(arq.id.is_(None), handle.is_left)
-    there = sa.and_(arq.id.is_(None), ~handle.is_left, handle.missing.is_(False))
+    there = sa.and_(~handle.is_kept_beside(arq), handle.missing.is_(False))
     return (
         sa.select(
             handle.deployable_id,

@@ -38,8 +38,7 @@ def _others(deployable: Any) -> sa.Select[int]:
 _NOT_HELD = (
     _HANDLES.c.deployable_id == _OF_DEPLOYABLE,
     _HANDLES.c.missing.is_(False),
-    ~models.AttachHandle.is_left,
-    ~sa.exists().where(_ARQS.c.attach_handle_id == _HANDLES.c.id),
+    ~models.AttachHandle.is_kept,
 )
 #: What makes a handle free, by whether its deployable is one accelerator: none of a card is given
 #: out before all of it is clean.
@@ -49,12 +48,11 @@ _FREE_OF = {False: _NOT_HELD, True: (*_NOT_HELD, ~_dirty_part())}
 def _used_of_device(*, nodes: bool) -> sa.Exists:
     """Device nodes of the deployable's device are in use, or else anything of it but nodes."""
     row, part = orm.aliased(models.Deployable), orm.aliased(models.Deployable)
-    other, arq = orm.aliased(models.AttachHandle), orm.aliased(models.Arq)
+    other = orm.aliased(models.AttachHandle)
     device = sa.select(row.device_id).where(row.id == _OF_DEPLOYABLE).scalar_subquery()
-    used = sa.or_(other.is_left, sa.exists().where(arq.attach_handle_id == other.id))
     found = sa.select(other.id).join(part, part.id == other.deployable_id)
     kind = other.attach_type == base.NODES if nodes else other.attach_type != base.NODES
-    found = found.where(part.device_id == device, kind, used)
+    found = found.where(part.device_id == device, kind, other.is_kept)
     return found.correlate(None).exists()
 
 

@@ -235,8 +235,7 @@ def _leave(session: orm.Session, new: Sequence[ImportedArq], handles: Mapping[st
     """Have those handles cleaned that were still to be; one may be noted or clean already."""
     left = {each.handle: each for each in new if each.needs_step and each.handle is not None}
     handle = models.AttachHandle
-    held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
-    query = sa.select(handle.uuid).where(handle.uuid.in_(left), ~handle.is_left, ~held)
+    query = sa.select(handle.uuid).where(handle.uuid.in_(left), ~handle.is_kept)
     still = list(session.scalars(query.with_for_update()))
     handle_states.leave(
         session,

@@ -36,9 +36,8 @@ def discard(session: orm.Session, host_id: int) -> frozenset[int]:
         .join(device)
         .where(may_go, ~sa.and_(deployable.missing.is_(True), programmed))
     )
-    held = sa.exists().where(models.Arq.attach_handle_id == handle.id)
     free = sa.select(handle.id).where(
-        handle.missing.is_(True), handle.deployable_id.in_(of_host), ~held, ~handle.is_left
+        handle.missing.is_(True), handle.deployable_id.in_(of_host), ~handle.is_kept
     )
     # Selected first, because MySQL cannot delete from a table that the condition reads.
     if ids := list(session.scalars(free)):

@@ -461,11 +461,10 @@ def _is_held_at_old_place(
     same = (other.attach_type == handle.attach_type, other.attach_info == handle.attach_info)
     query = (
         sa.select(handle.id)
-        .outerjoin(models.Arq, models.Arq.attach_handle_id == handle.id)
         .join(other, sa.and_(*same))
         .where(
             handle.missing.is_(True),
-            sa.or_(models.Arq.id.is_not(None), handle.is_left),
+            handle.is_kept,
             handle.attach_info.in_(moved),
             other.missing.is_(False),
             other.id.not_in(before),

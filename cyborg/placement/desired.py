@@ -188,7 +188,7 @@ _HANDLES = (
     )
     .outerjoin(models.Arq, models.Arq.attach_handle_id == models.AttachHandle.id)
     .join(models.Deployable, models.Deployable.id == models.AttachHandle.deployable_id)
-    .where(_ON_HOST, sa.or_(models.Arq.id.is_not(None), models.AttachHandle.is_left))
+    .where(_ON_HOST, models.AttachHandle.is_kept_beside(models.Arq))
     .group_by(models.AttachHandle.deployable_id)
 )
 

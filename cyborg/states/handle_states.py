@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the last user of an attach handle has left in it: the one table of what may follow what.
 
-An ARQ that has a handle says so itself, by :attr:`.models.Arq.attach_handle_id`. One that is
-unbound, failed or deleted has none: what it has left is written in the handle's own row, with a
-snapshot of who it was. So a handle that is not clean is given to nobody, whatever becomes of the
-ARQ.
+An ARQ that has a handle says so itself, by :attr:`.models.Arq.attach_handle_id`: a state of the
+handle for that would add two UPDATEs to the 22 statements of a boot. An ARQ that is unbound, failed
+or deleted has none: what it has left is written in the handle's own row, with a snapshot of who it
+was. So a handle that is not clean is given to nobody, whatever becomes of the ARQ.
 
 Everything that happens to it is an :class:`Event`. Only this module sets the state, and names it in
 SQL; others ask :attr:`.models.AttachHandle.is_left`.
