@@ -73,7 +73,7 @@ def lent_conf() -> cfg.ConfigOpts:
 
 def service_token_roles(conf: cfg.ConfigOpts) -> Collection[str]:
     """The roles that make a service token valid: it must have one of them."""
-    if conf.api.auth_strategy == "noauth":
+    if conf.api.auth_strategy != "keystone":
         return ("service",)
     _register_auth_token(conf)
     roles: Collection[str] = conf.keystone_authtoken.service_token_roles
@@ -182,6 +182,14 @@ def audit(_defaults: dict[str, str], **local_conf: str) -> Filter:
 def noauth(_defaults: dict[str, str], **local_conf: str) -> Filter:
     """No validation: the caller is who its headers say."""
     return functools.partial(no_auth.NoAuth, conf=lent_conf())
+
+
+def http_basic(_defaults: dict[str, str], **local_conf: str) -> Filter:
+    """Names and passwords of a file: each is an administrator."""
+    # Only those load bcrypt who need it.
+    from cyborg.api import http_basic as by_password  # noqa: PLC0415
+
+    return functools.partial(by_password.HttpBasic, conf=lent_conf())
 
 
 def _register_auth_token(conf: cfg.ConfigOpts) -> None:

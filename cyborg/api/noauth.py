@@ -22,7 +22,8 @@ from cyborg.common import errors, host_header
 _IDENTITY = ("HTTP_X_USER_ID", "HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_SERVICE_ROLES")
 #: What a proxy adds to a request; with X-Forwarded all names that begin so.
 _OF_PROXIES = ("HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_FORWARDED", "HTTP_X_REAL_IP")
-_ADMIN = {
+#: The identity of an administrator of a default project.
+ADMIN = {
     "HTTP_X_USER_ID": "admin",
     "HTTP_X_PROJECT_ID": "default",
     "HTTP_X_ROLES": "admin,manager,member,reader,service",
@@ -38,11 +39,11 @@ class NoAuth:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         said: dict[str, Any] = {name: environ[name] for name in _IDENTITY if name in environ}
-        return self._app({**environ, **(said or _ADMIN)}, start_response)
+        return self._app({**environ, **(said or ADMIN)}, start_response)
 
 
-class OnlyOurs:
-    """Refuses other machines, and web pages of others."""
+class OnlyOurPages:
+    """Refuses web pages of others."""
 
     def __init__(self, app: WSGIApplication, conf: cfg.ConfigOpts) -> None:
         self._app = app
@@ -57,6 +58,23 @@ class OnlyOurs:
         return self._app(environ, start_response)
 
     def _check(self, environ: WSGIEnvironment) -> None:
+        origin = environ.get("HTTP_ORIGIN")
+        if origin is not None and not self._is_own_origin(origin, environ):
+            raise errors.Forbidden(
+                f"There are no tokens, so web pages of {origin[:100]!r} are refused; see [cors] "
+                "allowed_origin."
+            )
+
+    def _is_own_origin(self, origin: str, environ: WSGIEnvironment) -> bool:
+        allowed = self._conf.cors.allowed_origin if "cors" in self._conf else None
+        same = f"{environ['wsgi.url_scheme']}://{environ.get('HTTP_HOST', '')}"
+        return origin.lower() == same.lower() or origin in (allowed or ())
+
+
+class OnlyOurs(OnlyOurPages):
+    """Refuses other machines too."""
+
+    def _check(self, environ: WSGIEnvironment) -> None:
         if not self._conf.api.noauth_allow_remote:
             _check_client(environ)
         host = environ.get("HTTP_HOST", "")
@@ -66,17 +84,7 @@ class OnlyOurs:
                 f"There is no authentication, so the Host {host[:100]!r} is refused: it is neither "
                 "an address nor a name of this machine; see [api] public_endpoint."
             )
-        origin = environ.get("HTTP_ORIGIN")
-        if origin is not None and not self._is_own_origin(origin, environ):
-            raise errors.Forbidden(
-                f"There is no authentication, so web pages of {origin[:100]!r} are refused; see "
-                "[cors] allowed_origin."
-            )
-
-    def _is_own_origin(self, origin: str, environ: WSGIEnvironment) -> bool:
-        allowed = self._conf.cors.allowed_origin if "cors" in self._conf else None
-        same = f"{environ['wsgi.url_scheme']}://{environ.get('HTTP_HOST', '')}"
-        return origin.lower() == same.lower() or origin in (allowed or ())
+        super()._check(environ)
 
 
 def _check_client(environ: WSGIEnvironment) -> None:
@@ -86,7 +94,7 @@ def _check_client(environ: WSGIEnvironment) -> None:
     if forwarded or not is_loopback(environ.get("REMOTE_ADDR", "")):
         raise errors.Forbidden(
             "Without authentication the API serves only clients on this machine that connect to a "
-            "loopback address, without a proxy. Set [api] auth_strategy to keystone, "
+            "loopback address, without a proxy. Set [api] auth_strategy to keystone or http_basic, "
             "or permit others with noauth_allow_remote."
         )
 

@@ -65,7 +65,7 @@ def check_address(conf: cfg.ConfigOpts, host: str) -> None:
         raise UnsafeAddress(
             f"[api] auth_strategy is noauth, so everybody who reaches {host} would be an "
             "administrator. "
-            "Listen on 127.0.0.1, set auth_strategy to keystone, or permit it with "
+            "Listen on 127.0.0.1, set auth_strategy to keystone or http_basic, or permit it with "
             "noauth_allow_remote."
         )
 

@@ -81,7 +81,7 @@ OPTS: list[cfg.Opt] = [
         help="Send an audit event (CADF) when a request that changes something arrives, and one "
         "when it is answered. [audit_middleware_notifications] says where they go, by default "
         "where [oslo_messaging_notifications] says. A paste file of your own needs the filter "
-        "audit. Without tokens, with auth_strategy = noauth, nothing is audited.",
+        "audit. Without tokens, as with auth_strategy = noauth, nothing is audited.",
     ),
     cfg.StrOpt(
         "audit_map_file",
@@ -95,6 +95,13 @@ OPTS: list[cfg.Opt] = [
         choices=[
             ("keystone", "keystonemiddleware validates tokens."),
             (
+                "http_basic",
+                (
+                    "Each name with its password in http_basic_auth_user_file is an "
+                    "administrator. For use without Keystone, and only over HTTPS."
+                ),
+            ),
+            (
                 "noauth",
                 (
                     "Nothing is validated: identity is taken from the headers that "
@@ -105,6 +112,12 @@ OPTS: list[cfg.Opt] = [
             ),
         ],
         help="How callers are identified.",
+    ),
+    cfg.StrOpt(
+        "http_basic_auth_user_file",
+        default="/etc/cyborg/htpasswd",
+        help="File with a name, a colon and a bcrypt digest of the password in each line, as "
+        "htpasswd -B writes it, for auth_strategy = http_basic. A change has effect at once.",
     ),
     cfg.BoolOpt(
         "noauth_allow_remote",

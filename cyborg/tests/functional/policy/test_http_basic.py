@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""With HTTP Basic authentication those are administrators who know a password of the file."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pathlib
+from collections.abc import Iterator
+from wsgiref.types import WSGIApplication
+
+import bcrypt
+import pytest
+import sqlalchemy as sa
+import webob
+from keystoneauth1 import adapter, http_basic, session
+from oslo_config import cfg
+
+from cyborg.api import app, server
+from cyborg.common import errors
+from cyborg.tests import messages
+
+PROFILE = {"name": "p", "groups": [{"resources:FPGA": "1"}]}
+NEWEST = {"OpenStack-API-Version": "accelerator 2.4"}
+
+
+def line(name: str, password: str) -> str:
+    digest = bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
+    return f"{name}:{digest}\n"
+
+
+@pytest.fixture
+def file(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> pathlib.Path:
+    made = tmp_path / "htpasswd"
+    made.write_text(line("ann", "ä secret") + line("bob", "other"))
+    conf.set_override("auth_strategy", "http_basic", group="api")
+    conf.set_override("http_basic_auth_user_file", str(made), group="api")
+    conf.set_override("noauth_allow_remote", False, group="api")
+    return made
+
+
+@pytest.fixture
+def api(conf: cfg.ConfigOpts, database: sa.Engine, file: pathlib.Path) -> Iterator[WSGIApplication]:
+    conf.set_override("status_page", True, group="api")
+    with messages.transport(conf, "memory"):
+        yield app.load(conf)
+
+
+def post(
+    api: WSGIApplication, who: tuple[str, str] | None = ("ann", "ä secret"), **headers: str
+) -> webob.Response:
+    """The answer to a client on another machine who wants to make a device profile."""
+    asked = webob.Request.blank(
+        "/v2/device_profiles", json=PROFILE, method="POST", content_type="application/json"
+    )
+    asked.environ["REMOTE_ADDR"] = "192.0.2.1"
+    asked.headers.update(NEWEST | headers)
+    if who is not None:
+        name, password = who
+        asked.headers["Authorization"] = _basic(name, password)
+    return asked.get_response(api)
+
+
+def _basic(name: str, password: str) -> str:
+    plain = base64.b64encode(f"{name}:{password}".encode()).decode()
+    return f"Basic {plain}"
+
+
+def test_who_knows_a_password_is_an_administrator(api: WSGIApplication) -> None:
+    for _ in range(2):
+        answer = post(api)
+        assert answer.status_int in {201, 409}, answer.text
+    assert post(api, ("bob", "other")).status_int == 409
+
+
+@pytest.mark.parametrize(
+    "who", [None, ("ann", "other"), ("ann", ""), ("nobody", "other"), ("an", "ä secret"), ("", "")]
+)
+def test_nobody_else_is(api: WSGIApplication, who: tuple[str, str] | None) -> None:
+    forged = {"X-Roles": "admin", "X-User-Id": "ann", "X-Service-Roles": "service"}
+    answer = post(api, who, **forged)
+    assert answer.status_int == 401
+    assert answer.headers["WWW-Authenticate"].startswith("Basic realm=")
+    assert "Send a name and its password" in answer.json["errors"][0]["detail"]
+
+
+@pytest.mark.parametrize("said", ["Basic", "Basic !", "Bearer abc", "Basic YW5u", "\x00"])
+def test_what_cannot_be_read_is_refused(api: WSGIApplication, said: str) -> None:
+    assert post(api, None, Authorization=said).status_int == 401
+
+
+def test_a_change_of_the_file_has_effect_at_once(api: WSGIApplication, file: pathlib.Path) -> None:
+    assert post(api).status_int == 201
+    file.write_text(line("ann", "new"))
+    os.utime(file, ns=(0, 0))
+    assert post(api).status_int == 401
+    assert post(api, ("ann", "new")).status_int == 409
+    file.unlink()
+    assert post(api, ("ann", "new")).status_int == 401
+
+
+def test_the_page_of_another_in_a_browser_is_refused(api: WSGIApplication) -> None:
+    answer = post(api, Origin="http://evil.example")
+    assert answer.status_int == 403
+    assert "web pages of 'http://evil.example'" in answer.text
+
+
+def test_a_browser_is_asked_before_it_gets_the_status_page(api: WSGIApplication) -> None:
+    asked = webob.Request.blank("/", accept="text/html")
+    assert asked.get_response(api).headers["WWW-Authenticate"]
+    asked.headers["Authorization"] = _basic("ann", "ä secret")
+    assert asked.get_response(api).content_type == "text/html"
+    asked.accept = "application/json"
+    asked.headers["Authorization"] = _basic("ann", "ä secret")
+    assert "versions" in asked.get_response(api).json
+
+
+def test_a_balancer_needs_no_password(api: WSGIApplication) -> None:
+    assert webob.Request.blank("/healthcheck").get_response(api).status_int == 200
+
+
+def test_clients_of_openstack_come_in(api: WSGIApplication, conf: cfg.ConfigOpts) -> None:
+    serving = server.Server(conf, api, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{serving.listen()}/v2"
+    serving.start()
+    plugin = http_basic.HTTPBasicAuth(endpoint=url, username="bob", password="other")
+    client = adapter.Adapter(session.Session(auth=plugin), service_type="accelerator")
+    try:
+        assert client.get("/devices").json() == {"devices": []}
+    finally:
+        serving.stop()
+
+
+@pytest.mark.parametrize("content", [None, "ann:plain\n"])
+def test_a_file_that_nobody_can_use_is_said_at_the_start(
+    conf: cfg.ConfigOpts, file: pathlib.Path, content: str | None
+) -> None:
+    file.unlink()
+    if content:
+        file.write_text(content)
+    with pytest.raises(errors.Misconfigured, match=r"http_basic_auth_user_file: .*htpasswd -B"):
+        app.load(conf)
