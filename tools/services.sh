@@ -6,6 +6,7 @@
 #   tools/services.sh start [rabbitmq] [mariadb] [postgresql]    default: all three
 #   tools/services.sh stop|status|restart [...]                  restart keeps data, port, password
 #   tools/services.sh rabbitmqctl ARGUMENT...
+#   tools/services.sh evaluate ERLANG               in RabbitMQ
 #   eval "$(tools/services.sh env)"                 the URLs that the tests look for
 #
 # They listen on loopback only, on free ports, with throw-away data under /tmp (the servers' own
@@ -276,8 +277,8 @@ function print_environment {
 function main {
     local action=${1:-} service
     shift || true
-    if [[ $action == rabbitmqctl ]]; then
-        rabbitmqctl "$@"
+    if [[ $action == rabbitmqctl || $action == evaluate ]]; then
+        "$action" "$@"
         return
     fi
     for service in "$@"; do

@@ -116,8 +116,8 @@ def database_url(
     if database_kind == "sqlite":
         yield f"sqlite:///{tmp_path / 'cyborg.sqlite'}"
         return
-    if database_kind == "mysql" and "database" in request.fixturenames:
-        new = templates.on_mysql(conf=request.getfixturevalue("conf"))
+    if "database" in request.fixturenames:
+        new = templates.on_server(database_kind, request.getfixturevalue("conf"))
     else:
         new = servers.new_database(database_kind, f"cyborg_{uuid.uuid4().hex[:12]}")
     with new as url:

@@ -6,6 +6,7 @@ The migrations themselves take most of a second on MariaDB, more than many a tes
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import pathlib
@@ -13,6 +14,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,7 +22,7 @@ from oslo_config import cfg
 from sqlalchemy import util
 
 from cyborg import db
-from cyborg.db import schema
+from cyborg.db import models, schema
 from cyborg.tests import servers
 
 _REVISION = "alembic_version"
@@ -28,14 +30,13 @@ _SAID = f"SELECT version_num FROM {_REVISION}"
 
 
 class Templates:
-    """What is copied: it is made once a process, when the first test asks for it."""
+    """What is copied or used again: it is made once a process, when the first test asks for it."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._sqlite = folder / "template.sqlite"
-        self._postgresql: str | None = None
-        #: Databases on MariaDB that are as the migrations have made them, and how that is.
-        self._spare: list[str] = []
-        self._made = ""
+        #: By server, databases that are as the migrations have made them, and how that is.
+        self._spare: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
+        self._made: dict[str, str] = {}
         self._on_servers = contextlib.ExitStack()
 
     def close(self) -> None:
@@ -43,53 +44,124 @@ class Templates:
         self._on_servers.close()
 
     def fill(self, url: str, conf: cfg.ConfigOpts) -> None:
-        """Give an empty database the newest schema, and have the process configured for it."""
-        kind = sa.make_url(url).get_backend_name()
-        if kind == "sqlite":
+        """Have the process configured for a database with the newest schema.
+
+        Where it is SQLite it is made.
+        """
+        if sa.make_url(url).get_backend_name() == "sqlite":
             self._copy_file(url, conf)
-        elif kind == "postgresql":
-            self._copy_on_server(url, conf)
         _configure(conf, url)
         # Of the pool's first connection more is asked than of the others.
         with db.engine().connect():
             pass
 
     @contextlib.contextmanager
-    def on_mysql(self, conf: cfg.ConfigOpts) -> Iterator[str]:
-        """The URL of a database on MariaDB that has the newest schema.
+    def on_server(self, server: str, conf: cfg.ConfigOpts) -> Iterator[str]:
+        """The URL of a database on a server that has the newest schema.
 
-        MariaDB takes long to make and to drop tables: the next test has the same ones, emptied.
+        Servers take long to make and to drop tables: the next test has the same ones, emptied.
         """
-        if not self._spare:
+        spare, cleaner = self._spare[server], _CLEANERS[server]
+        if not spare:
             name = f"cyborg_{uuid.uuid4().hex[:12]}"
-            url = self._on_servers.enter_context(servers.new_database("mysql", name))
+            url = self._on_servers.enter_context(servers.new_database(server, name))
             _upgrade(conf, url)
-            self._spare.append(url)
+            spare.append(url)
             with _connected(url) as connection:
-                self._made = self._made or _shape(connection)
-        url = self._spare.pop()
+                self._made.setdefault(server, cleaner.shape_of(connection))
+        url = spare.pop()
         yield url
         with _connected(url) as connection:
-            _cut_off_others(connection)
-            _empty(connection)
-            if _shape(connection) == self._made:
-                self._spare.append(url)
+            cleaner.empty(connection)
+            if cleaner.shape_of(connection) == self._made[server]:
+                spare.append(url)
 
     def _copy_file(self, url: str, conf: cfg.ConfigOpts) -> None:
         if not self._sqlite.exists():
             _upgrade(conf, f"sqlite:///{self._sqlite}")
         shutil.copyfile(self._sqlite, str(sa.make_url(url).database))
 
-    def _copy_on_server(self, url: str, conf: cfg.ConfigOpts) -> None:
-        if self._postgresql is None:
-            name = f"cyborg_{uuid.uuid4().hex[:12]}"
-            made = self._on_servers.enter_context(servers.new_database("postgresql", name))
-            _upgrade(conf, made)
-            self._postgresql = name
-        copy = sa.make_url(url).database
-        with _connected(servers.url_of("postgresql")) as connection:
-            connection.exec_driver_sql(f"DROP DATABASE {copy}")
-            connection.exec_driver_sql(f"CREATE DATABASE {copy} TEMPLATE {self._postgresql}")
+
+@dataclass(frozen=True)
+class _Cleaner:
+    """Statements by which a database of a server becomes as it was made."""
+
+    #: The connections of others, and what closes one.
+    others: str
+    close: str
+    #: Lets rows of a table that refer to each other be deleted.
+    unbind: str
+    #: Whose numbers begin again, and how.
+    counters: str
+    restart: str
+    #: The columns and the indexes.
+    shape: tuple[str, str]
+
+    def empty(self, connection: sa.Connection) -> None:
+        """Close what a test has left open, as DROP DATABASE would, and delete its rows."""
+        end = time.monotonic() + 60
+        while others := connection.exec_driver_sql(self.others).scalars().all():
+            assert time.monotonic() < end, others
+            for other in others:
+                with contextlib.suppress(sa.exc.OperationalError):
+                    connection.exec_driver_sql(self.close.format(other))
+            time.sleep(0.01)
+        there = set(sa.inspect(connection).get_table_names()) - {_REVISION}
+        # Those that refer to others come first.
+        order = [table.name for table in reversed(models.Base.metadata.sorted_tables)]
+        names = [*there.difference(order), *filter(there.__contains__, order)]
+        quote = connection.dialect.identifier_preparer.quote_identifier
+        asked = " UNION ALL ".join(
+            f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM {quote(name)})" for name in names
+        )
+        connection.exec_driver_sql(self.unbind)
+        full = set(connection.exec_driver_sql(asked).scalars().all())
+        for name in filter(full.__contains__, names):
+            # Faster than TRUNCATE, which makes the table anew.
+            connection.exec_driver_sql(f"DELETE FROM {quote(name)}")
+        for name in connection.exec_driver_sql(self.counters).scalars().all():
+            connection.exec_driver_sql(self.restart.format(quote(name)))
+
+    def shape_of(self, connection: sa.Connection) -> str:
+        """The columns and indexes, and the revision that the database says."""
+        return str([connection.exec_driver_sql(each).all() for each in (*self.shape, _SAID)])
+
+
+_COLUMNS = (
+    "SELECT table_name, column_name, {}, is_nullable FROM information_schema.columns"
+    " WHERE table_schema = {} ORDER BY 1, 2"
+)
+_CLEANERS = {
+    "mysql": _Cleaner(
+        others="SELECT id FROM information_schema.processlist"
+        " WHERE db = DATABASE() AND id != CONNECTION_ID()",
+        close="KILL {}",
+        unbind="SET FOREIGN_KEY_CHECKS = 0",
+        counters="SELECT table_name FROM information_schema.tables"
+        " WHERE table_schema = DATABASE() AND auto_increment > 1",
+        restart="ALTER TABLE {} AUTO_INCREMENT = 1",
+        shape=(
+            _COLUMNS.format("column_type", "DATABASE()"),
+            (
+                "SELECT table_name, index_name, column_name, non_unique"
+                " FROM information_schema.statistics"
+                " WHERE table_schema = DATABASE() ORDER BY 1, 2, 3"
+            ),
+        ),
+    ),
+    "postgresql": _Cleaner(
+        others="SELECT pid FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid != pg_backend_pid()",
+        close="SELECT pg_terminate_backend({})",
+        unbind="SELECT 'needs nothing'",
+        counters="SELECT sequencename FROM pg_sequences WHERE last_value IS NOT NULL",
+        restart="ALTER SEQUENCE {} RESTART",
+        shape=(
+            _COLUMNS.format("data_type", "'public'"),
+            "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1",
+        ),
+    ),
+}
 
 
 class _Compiled(util.LRUCache[Any, Any]):
@@ -161,39 +233,3 @@ def _connected(url: str) -> contextlib.closing[sa.Connection]:
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     # A percent sign in a statement is one.
     return contextlib.closing(engine.connect().execution_options(no_parameters=True))
-
-
-def _cut_off_others(connection: sa.Connection) -> None:
-    """Close what a test has left open, as DROP DATABASE would."""
-    listed = "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id != "
-    asked, end = f"{listed} CONNECTION_ID()", time.monotonic() + 60
-    while others := connection.exec_driver_sql(asked).scalars().all():
-        assert time.monotonic() < end, others
-        for other in others:
-            with contextlib.suppress(sa.exc.OperationalError):
-                connection.exec_driver_sql(f"KILL {other}")
-        time.sleep(0.01)
-
-
-def _empty(connection: sa.Connection) -> None:
-    names = [name for name in sa.inspect(connection).get_table_names() if name != _REVISION]
-    asked = " UNION ALL ".join(
-        f"SELECT '{name}' WHERE EXISTS (SELECT 1 FROM `{name}`)" for name in names
-    )
-    connection.exec_driver_sql("SET FOREIGN_KEY_CHECKS = 0")
-    for name in connection.exec_driver_sql(asked).scalars().all():
-        # Faster than TRUNCATE, which makes the table anew.
-        connection.exec_driver_sql(f"DELETE FROM `{name}`")
-    counted = "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()"
-    for name in connection.exec_driver_sql(f"{counted} AND auto_increment > 1").scalars().all():
-        connection.exec_driver_sql(f"ALTER TABLE `{name}` AUTO_INCREMENT = 1")
-
-
-def _shape(connection: sa.Connection) -> str:
-    """The columns and indexes of a database, and the revision that it says."""
-    parts = [
-        "SELECT table_name, column_name, column_type, is_nullable FROM information_schema.columns",
-        "SELECT table_name, index_name, column_name, non_unique FROM information_schema.statistics",
-    ]
-    asked = [f"{part} WHERE table_schema = DATABASE() ORDER BY 1, 2, 3" for part in parts]
-    return str([connection.exec_driver_sql(each).all() for each in [*asked, _SAID]])

@@ -20,6 +20,9 @@ import sqlalchemy as sa
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
+#: What the shipped script asks of rabbitmqctl, for the same server in a tenth of the time.
+_QUICK = pathlib.Path(__file__).with_name("data") / "tools" / "rabbitmqctl"
+
 DATABASES = ("mysql", "postgresql")
 
 #: For ``parametrize`` with the fixtures ``database_kind`` and ``database_driver``, both indirect:
@@ -85,17 +88,19 @@ def new_vhost() -> Iterator[str]:
     """
     url = sa.make_url(url_of("rabbitmq"))
     name = f"cyborg-{uuid.uuid4().hex}"
+    made, user, all_ = (f'<<"{text}">>' for text in (name, url.username, ".*"))
+    who = f"{user}, {made}, {all_}, {all_}, {all_}, {user}"
+    permit = f"rabbit_auth_backend_internal:set_permissions({who})"
     try:
-        rabbitmqctl("add_vhost", name)
+        _evaluate(f"ok = rabbit_vhost:add({made}, {user}), {permit}.")
     except subprocess.CalledProcessError as exc:
         if os.environ.get("CI"):
             raise
-        pytest.skip(f"tools/services.sh rabbitmqctl: {exc}")
-    rabbitmqctl("set_permissions", "-p", name, str(url.username), ".*", ".*", ".*")
+        pytest.skip(f"tools/services.sh evaluate: {exc}")
     try:
         yield url.set(database=name).render_as_string(hide_password=False)
     finally:
-        rabbitmqctl("delete_vhost", name)
+        _evaluate(f"rabbit_vhost:delete({made}, {user}).")
 
 
 @contextlib.contextmanager
@@ -108,7 +113,7 @@ def user_of_agent(url: str, host: str, *more: str) -> Iterator[str]:
     name, password = f"cyborg-agent-{host}", uuid.uuid4().hex
     subprocess.run(
         [str(REPOSITORY / "etc/rabbitmq/permit-agent.sh"), host, str(vhost.database), *more],
-        env=os.environ | {"RABBITMQCTL": f"{REPOSITORY}/tools/services.sh rabbitmqctl"},
+        env=os.environ | {"RABBITMQCTL": str(_QUICK)},
         input=f"{password}\n",
         text=True,
         check=True,
@@ -116,11 +121,19 @@ def user_of_agent(url: str, host: str, *more: str) -> Iterator[str]:
     try:
         yield vhost.set(username=name, password=password).render_as_string(hide_password=False)
     finally:
-        rabbitmqctl("delete_user", name)
+        subprocess.run([_QUICK, "delete_user", name], check=True)
 
 
 def rabbitmqctl(*arguments: str) -> str:
     """What the command prints."""
-    script = REPOSITORY / "tools/services.sh"
-    command = [str(script), "rabbitmqctl", *arguments]
+    return _services("rabbitmqctl", *arguments)
+
+
+def _evaluate(erlang: str) -> None:
+    said = _services("evaluate", erlang)
+    assert said == "{ok, ok}", said
+
+
+def _services(*arguments: str) -> str:
+    command = [str(REPOSITORY / "tools/services.sh"), *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout

@@ -63,6 +63,16 @@ function rabbitmqctl {
     in_rabbitmq as_user rabbitmq /usr/lib/rabbitmq/bin/rabbitmqctl --quiet "$@"
 }
 
+# Evaluate Erlang in the server, in a fraction of the time of rabbitmqctl, which starts a machine.
+function evaluate {
+    running rabbitmq || die "rabbitmq does not run"
+    in_rabbitmq call_erlang "$1"
+}
+
+function call_erlang {
+    erl_call -sname "$RABBITMQ_NODENAME" -c "$(cat "$HOME/.erlang.cookie")" -e <<<"$1"
+}
+
 # The listener opens last; a broker that is up answers the protocol header with a frame.
 function ready_rabbitmq {
     local port answer
