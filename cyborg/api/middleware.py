@@ -32,7 +32,7 @@ from oslo_middleware.healthcheck import opts as health_opts
 from cyborg.api import faults, health, request_metrics, versions
 from cyborg.api import noauth as no_auth
 from cyborg.common import errors, faster, needs
-from cyborg.peers import answers, connection
+from cyborg.peers import answers, sessions
 
 LOG = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ class _Tokens(auth_token.AuthProtocol):
 
     def _create_session(self, **options: Any) -> Any:
         places = answers.Places(lent_conf().api.threads)
-        session = connection.new_session("Keystone", places)
+        session = sessions.new("Keystone", places)
         return super()._create_session(session=session, **options)
 
     def process_request(self, request: Any) -> Any:

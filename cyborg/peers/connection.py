@@ -7,7 +7,6 @@ call carries the id of the API request that this thread acts for, so that the ot
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import requests
@@ -21,12 +20,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg import metrics
-from cyborg.common import faster
-from cyborg.peers import answers
-
-#: TCP connections to a service that are kept. More than 10, the default of requests, are used at
-#: the same time by a busy conductor: each one above would be closed after its call, with a WARNING.
-_KEPT = 100
+from cyborg.peers import answers, sessions
 
 
 class Proxy(proxy.Proxy):
@@ -73,7 +67,7 @@ class ServicesConnection(sdk_connection.Connection):
         if group not in self._of_groups:
             auth = ka_loading.load_auth_from_conf_options(self._conf, group)
             session = ka_loading.load_session_from_conf_options(
-                self._conf, group, auth=auth, session=new_session(group)
+                self._conf, group, auth=auth, session=sessions.new(group)
             )
             options: dict[str, Any] = {}
             ka_loading.adapter.process_conf_options(self._conf[group], options)
@@ -91,43 +85,3 @@ class ServicesConnection(sdk_connection.Connection):
         super().close()
         for made in self._of_groups.values():
             made.session.session.close()
-
-
-class _Session(requests.Session):
-    """Takes no password from ``~/.netrc``, since what a service may do is said in its options."""
-
-    def __init__(self, group: str, places: answers.Places | None) -> None:
-        super().__init__()
-        self.auth = _as_it_is
-        self._group = group
-        self._places = places
-        faster.read_environment_once(self)
-
-    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        """Send one request, in the API as one of those for which there is a place."""
-        with self._place():
-            return super().send(request, **options)
-
-    def _place(self) -> contextlib.AbstractContextManager[None]:
-        if self._places:
-            # Nobody knows yet whose request it is.
-            return self._places.take(self._group, None)
-        caller: Any = oslo_context.get_current()
-        places = getattr(caller, "places", None)
-        return places.take(self._group, caller.project_id) if places else contextlib.nullcontext()
-
-
-def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """The credentials of a request: those that keystoneauth has given it."""
-    return request
-
-
-def new_session(group: str, places: answers.Places | None = None) -> requests.Session:
-    """A session as keystoneauth makes it, but with a connection to keep for each thread.
-
-    In the API each request takes one of these places, else one of its caller's.
-    """
-    session = _Session(group, places)
-    for scheme in list(session.adapters):
-        session.mount(scheme, ka_session.TCPKeepAliveAdapter(pool_maxsize=_KEPT))
-    return session
