@@ -29,6 +29,7 @@ from cyborg.tests.conftest import (  # noqa: E402, F401
     database_driver,
     database_kind,
     database_url,
+    enforcer,
     lines_of_this_test_alone,
     log_as_it_was,
     sink,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import threading
@@ -19,7 +20,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support import expected_conditions as conditions
 from selenium.webdriver.support.wait import WebDriverWait
 
-from cyborg.tests import hosts
+from cyborg.policy.enforcer import Enforcer
+from cyborg.tests import callers, hosts, shown_fleet
 from cyborg.tests.browser import NARROW, WIDE, Browser
 from cyborg.tests.service import PATIENCE, Site
 from cyborg_dashboard.tests.conftest import Dashboard
@@ -108,6 +110,24 @@ def test_pages_have_no_grave_fault_and_fit_a_narrow_window(
         browser.resize(NARROW)
         assert not browser.is_wider_than_its_window(), page
         browser.resize(WIDE)
+    assert severe(browser) == []
+
+
+@pytest.mark.makes_up_rows
+def test_pictures_of_the_documentation(
+    site: Site, enforcer: Enforcer, url: str, browser: Browser, tmp_path: pathlib.Path
+) -> None:
+    projects = shown_fleet.PROJECTS
+    shown_fleet.make([callers.admin(enforcer, project_id=each) for each in projects])
+    folder = pathlib.Path(os.environ.get("CYBORG_TEST_PICTURES", tmp_path))
+    browser.resize(1100, 620)
+    for name, page, shown in (
+        ("dashboard-overview", "/admin/accelerators/", "gpu-1.example"),
+        ("dashboard-devices", DEVICES, "0000:19:00.0"),
+    ):
+        browser.driver.get(url + page)
+        browser.photograph(folder / f"{name}.png")
+        assert shown in browser.find("#content_body").text
     assert severe(browser) == []
 
 
