@@ -86,7 +86,6 @@ class StepEndpoint:
         :raises HostStepFailed: the driver refused, or there is no such driver, ability or step
         :raises HostStepRunning: the step goes on
         """
-        del context
         try:
             asked = rpc.HostStep.from_wire(step)
             value_checks.seconds("wait", wait)
@@ -206,7 +205,6 @@ class StepEndpoint:
         :raises ProgramFailed: it is not loaded
         :raises HostStepRunning: it goes on
         """
-        del context
         try:
             return self._program(step, wait)
         except rpc.ProgramFailed as exc:

@@ -98,7 +98,6 @@ class MdevDriver(mdev_handles.HostSteps):
 
     def unmatched(self, functions: pci.Snapshot) -> Sequence[str]:
         """A sentence for each object of the list that selects no parent."""
-        del functions
         parents = sysfs.listing(str(_PARENTS))
         used = {id(self._spec(each)) for each in parents}
         return [
@@ -109,7 +108,6 @@ class MdevDriver(mdev_handles.HostSteps):
 
     def entry(self, address: str, functions: pci.Snapshot) -> str | None:
         """The object of the list that selects a parent, or None."""
-        del functions
         spec = self._spec(address)
         return f"object {self._specs.index(spec) + 1} of [mdev] mdev_spec" if spec else None
 

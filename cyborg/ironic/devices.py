@@ -117,7 +117,6 @@ class _NoFiles:
         raise FileNotFoundError(f"{address}/{path}")
 
     def exists(self, address: str) -> bool:
-        del address
         return True
 
     def location(self, address: str) -> str:

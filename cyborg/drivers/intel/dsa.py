@@ -54,7 +54,6 @@ class IntelDsaDriver(pci.PciDriver):
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The owner and the product."""
-        del functions
         yield "OWNER_CYBORG"
         yield f"CUSTOM_{_KINDS[function.device]}_PRODUCT_ID_{function.device}"
 

@@ -81,7 +81,6 @@ class IntelFpgaDriver(pci.PciDriver):
         self, function: pci.Function, functions: pci.Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
         """No device for a further function of a card, which has no region of its own."""
-        del host
         first = _first_of_slot(function)
         if function.address == first or functions.names(function.address, "fpga_region"):
             return None

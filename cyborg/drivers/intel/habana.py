@@ -41,7 +41,6 @@ class HabanaDriver(pci.PciDriver):
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The owner, the generation if it is known, and the product."""
-        del functions
         yield "OWNER_CYBORG"
         if function.device in _GENERATIONS:
             yield f"CUSTOM_AICHIP_{_GENERATIONS[function.device]}"

@@ -111,7 +111,6 @@ class NvidiaGpuDriver(pci.PciDriver):
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """NVIDIA's driver has logged a fault of the card, or counted errors of its memory."""
-        del functions
         return self._xids.why_unhealthy(function) or self._sensors.why_unhealthy(function)
 
     def sensors(self, function: pci.Function, functions: pci.Snapshot) -> Mapping[str, float]:
@@ -123,7 +122,6 @@ class NvidiaGpuDriver(pci.PciDriver):
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The owner, the product, and whether it is linked to others."""
-        del functions
         yield "OWNER_CYBORG"
         yield f"CUSTOM_NVIDIA_{function.device}"
         if self._topology.has_links(function):
@@ -144,7 +142,6 @@ class NvidiaGpuDriver(pci.PciDriver):
 
     def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> base.Refusal | None:
         """It is to be given out as it is, and containers may have MIG instances of it."""
-        del functions
         if not self._slices.of(function):
             return None
         remedy = "destroy them while no container has one"

@@ -240,7 +240,6 @@ def _vendors_list() -> _VendorsList:
 @functools.lru_cache(maxsize=4)
 def _read(path: pathlib.Path, changed: int) -> _VendorsList:
     """The vendor's list. ``changed`` is the file's time stamp, so a new file is read again."""
-    del changed
     try:
         root = ET.parse(path).getroot()  # noqa: S314 - a file of root's, from the vendor's package
         return _VendorsList(

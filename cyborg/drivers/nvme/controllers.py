@@ -143,7 +143,6 @@ class NvmeController(pci.PciDriver):
 
     def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> base.Refusal | None:
         """Its virtual functions have a part of its disk, and would go with it."""
-        del functions
         if not function.vfs:
             return None
         remedy = "[pci] device_spec, which may list those"

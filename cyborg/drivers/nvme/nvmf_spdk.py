@@ -234,7 +234,6 @@ class NvmfSpdkDriver:
         self, function: pci.Function, functions: pci.Snapshot
     ) -> base.Refusal | None:
         """That a target on this host has it."""
-        del functions
         return spdk_disks.why_not_offered(self._disks(), function.address)
 
     def remember(self) -> None:

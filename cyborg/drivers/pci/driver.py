@@ -104,14 +104,12 @@ class PciDriver:
         self, function: Function, functions: Snapshot
     ) -> Mapping[str, str | int | None]:
         """Facts that only this kind of device has; None for those that the kernel does not show."""
-        del function, functions
         return {}
 
     def refine(
         self, device: base.Device, function: Function, functions: Snapshot
     ) -> base.Device:
         """The finished device, for changes that no other hook can make."""
-        del function, functions
         return device
 
     def resource(self, function: Function) -> str:
@@ -121,36 +119,30 @@ class PciDriver:
 
     def handle(self, function: Function, functions: Snapshot) -> base.AttachHandle:
         """The attach handle of the function."""
-        del functions
         return devices.handle_of(function)
 
     def groups(
         self, function: Function, offered: Sequence[Function], functions: Snapshot
     ) -> Sequence[Sequence[Function]]:
         """The functions of each deployable; the first of them names it."""
-        del function, functions
         return [[each] for each in offered] if self.split else [offered]
 
     def divided(
         self, function: Function, functions: Snapshot, host: base.Host
     ) -> Sequence[base.Device] | None:
         """The devices to report instead if a card is divided in its vendor's own way, or None."""
-        del function, functions, host
         return None
 
     def why_unhealthy(self, function: Function, functions: Snapshot) -> str | None:
         """Why a device is unhealthy, from files that only its vendor's cards have, or None."""
-        del function, functions
         return None
 
     def sensors(self, function: Function, functions: Snapshot) -> Mapping[str, float]:
         """The readings of a function's sensors, by the names of the agent's metrics."""
-        del functions
         return readings.hwmon(function)
 
     def why_kept(self, function: Function, functions: Snapshot) -> base.Refusal | None:
         """Why a function stays with the host, by what only its kind shows, or None."""
-        del function, functions
         return None
 
     # Abilities.

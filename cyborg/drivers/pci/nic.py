@@ -34,7 +34,6 @@ class NetworkCards(pci.PciDriver):
 
     def extra_info(self, function: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
         """Further keys of the attach handle."""
-        del function, functions
         return {}
 
     def attributes(

@@ -55,7 +55,6 @@ def _product(path: pathlib.Path, changed: int, vendor: str, device: str) -> str 
 @functools.lru_cache(maxsize=64)
 def _products(path: pathlib.Path, changed: int, vendor: str) -> Mapping[str, str]:
     """One vendor's products. ``changed`` is the file's time stamp, so a new file is read again."""
-    del changed
     text = path.read_text(encoding="utf-8", errors="replace")
     _before, _line, after = f"\n{text}".partition(f"\n{vendor}  ")
     products = {}

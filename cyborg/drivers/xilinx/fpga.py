@@ -100,7 +100,6 @@ class XilinxFpgaDriver(pci.PciDriver):
 
     def why_kept(self, function: pci.Function, functions: pci.Snapshot) -> base.Refusal | None:
         """A card is of one kind or the other for good: for a guest, too."""
-        del functions
         is_managing = not function.address.endswith(f".{_USER_FUNCTION}")
         may_have = is_managing and function.device not in _NOT_PROGRAMMABLE
         if may_have and self._shells.are_unknown(function):
