@@ -63,30 +63,6 @@ class _DriverAnswer:
     errors: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _DriverAbilities:
-    """A driver with its abilities that a pass uses. They are kept, as checking takes a while."""
-
-    driver: base.Driver
-    matching: base.Matching | None
-    health: base.HealthReporting | None
-    problems: base.ProblemReporting | None
-    measuring: base.Measuring | None
-    remembering: base.Remembering | None
-
-    @classmethod
-    def of(cls, driver: base.Driver, *, measured: bool) -> _DriverAbilities:
-        """The abilities of a driver."""
-        return cls(
-            driver=driver,
-            matching=driver if isinstance(driver, base.Matching) else None,
-            health=driver if isinstance(driver, base.HealthReporting) else None,
-            problems=driver if isinstance(driver, base.ProblemReporting) else None,
-            measuring=driver if measured and isinstance(driver, base.Measuring) else None,
-            remembering=driver if isinstance(driver, base.Remembering) else None,
-        )
-
-
 class HostView:
     """The host as one pass sees it. The walk is made when a driver first asks for PCI functions.
 
@@ -118,16 +94,6 @@ class HostView:
     def walked(self) -> pci.Snapshot | None:
         """The PCI functions, or None if no driver has asked for them."""
         return self._functions
-
-    @property
-    def faults(self) -> Mapping[str, str]:
-        """A sentence for each PCI function that the walk could not read."""
-        return self._functions.faults if self._functions is not None else {}
-
-    @property
-    def unread(self) -> frozenset[str]:
-        """The PCI functions that the walk or a driver could not read."""
-        return self._functions.unread if self._functions is not None else frozenset()
 
     @property
     def pci(self) -> pci.Snapshot:
@@ -197,9 +163,8 @@ class Discovery:
     ) -> None:
         self._host = host
         self._look = look
-        self._drivers = {
-            name: _DriverAbilities.of(driver, measured=measured) for name, driver in drivers.items()
-        }
+        self._drivers = drivers
+        self._measured = measured
         #: May be changed between two passes.
         self.timeout = timeout
         self._hanging: dict[
@@ -213,12 +178,14 @@ class Discovery:
         ready = {name: each for name, each in self._drivers.items() if name not in self._hanging}
         host = HostView(
             self._host,
-            {name: each.matching for name, each in ready.items() if each.matching is not None},
+            {name: each for name, each in ready.items() if isinstance(each, base.Matching)},
             match_timeout=self.timeout / _MATCH_PART,
             look=self._look,
         )
         calls = {
-            name: functools.partial(_discover, each, _DriversView(host, name))
+            name: functools.partial(
+                _discover, each, _DriversView(host, name), measured=self._measured
+            )
             for name, each in ready.items()
         }
         # The same words at every pass, so that an unchanged report stays unchanged.
@@ -244,28 +211,31 @@ class Discovery:
         for name, sentence in host.answers.errors.items():
             devices.pop(name, None)
             errors.setdefault(name, sentence)
-        accepted = self._ownership.accept(devices, errors, host.walked or {})
+        functions = host.walked
+        accepted = self._ownership.accept(devices, errors, functions or {})
         for name, sentence in host.ties.items():
             errors.setdefault(name, sentence)
-        if host.faults:
-            errors[WALK] = _shortened(host.faults)
+        if functions is None:
+            return Findings(devices=accepted, errors=errors)
+        if functions.faults:
+            errors[WALK] = _shortened(functions.faults)
         return Findings(
-            devices=accepted, errors=errors, unread=host.unread, functions=host.walked
+            devices=accepted, errors=errors, unread=functions.unread, functions=functions
         )
 
     def remember(self) -> None:
         """Let the drivers write what must outlive this process."""
         for name, each in self._drivers.items():
-            if each.remembering is not None:
+            if isinstance(each, base.Remembering):
                 try:
-                    each.remembering.remember()
+                    each.remember()
                 except Exception:
                     LOG.exception("Driver %s cannot keep what it has read", name)
 
     def _show_no_readings_without(self, answered: Container[str]) -> None:
         """Show no readings of drivers that have not answered: those shown are of a pass before."""
         for name, each in self._drivers.items():
-            if each.measuring is not None and name not in answered:
+            if self._measured and isinstance(each, base.Measuring) and name not in answered:
                 metrics.devices_read(name, {})
 
     def _hangs(self) -> str:
@@ -278,17 +248,16 @@ def _shortened(faults: Mapping[str, str]) -> str:
     return "; ".join([*shown, f"and {more} more"] if more > 0 else shown)[:_SENTENCE_MAX]
 
 
-def _discover(abilities: _DriverAbilities, host: _DriversView) -> _DriverAnswer:
+def _discover(driver: base.Driver, host: _DriversView, *, measured: bool) -> _DriverAnswer:
     labels = {"driver": host.driver, "outcome": "failed"}
     with metrics.observed(metrics.DRIVER_SECONDS, **labels) as seen:
-        devices = _checked(abilities.driver.discover(host))
-        found = _with_health(devices, abilities.health, host)
-        if abilities.problems is not None:
-            problems = tuple(map(str, abilities.problems.problems()))
+        found = _with_health(_checked(driver.discover(host)), driver, host)
+        if isinstance(driver, base.ProblemReporting):
+            problems = tuple(map(str, driver.problems()))
             found = _DriverAnswer(found.devices, (*found.errors, *problems))
         seen["outcome"] = "found"
-    if abilities.measuring is not None:
-        metrics.devices_read(host.driver, _readings(found.devices, abilities.measuring, host))
+    if measured and isinstance(driver, base.Measuring):
+        metrics.devices_read(host.driver, _readings(found.devices, driver, host))
     return found
 
 
@@ -325,10 +294,10 @@ def _checked(found: Iterable[base.Device]) -> ownership.Devices:
 
 
 def _with_health(
-    devices: ownership.Devices, driver: base.HealthReporting | None, host: base.Host
+    devices: ownership.Devices, driver: base.Driver, host: base.Host
 ) -> _DriverAnswer:
     """The devices with what is wrong with them, if the driver can check that."""
-    if driver is None:
+    if not isinstance(driver, base.HealthReporting):
         return _DriverAnswer(devices)
     checked, errors = [], []
     for device in devices:
