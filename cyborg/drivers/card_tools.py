@@ -9,10 +9,13 @@ from __future__ import annotations
 import errno
 import pathlib
 from collections.abc import Callable, Collection, Iterable
+from typing import Any, TypeVar
 
 from oslo_config import cfg
 
 from cyborg.drivers import base, pci, tool_process, value_checks
+
+T = TypeVar("T")
 
 
 def is_running(conf: cfg.ConfigOpts, address: str) -> bool:
@@ -28,7 +31,7 @@ def check_not_running(conf: cfg.ConfigOpts, address: str) -> None:
 
 def write(
     conf: cfg.ConfigOpts,
-    tool: Callable[[str, str, float, str, float, dict[str, str]], None],
+    tool: Callable[..., None],
     address: str,
     bitstream: pathlib.Path,
     target: base.ProgramTarget,
@@ -43,28 +46,22 @@ def write(
     :raises OSError: the tool failed, and none of its processes is left
     """
     signature = dict(target.signature)
-
-    def call(timeout: float, lock: str) -> None:
-        tool(address, str(bitstream), timeout, lock, target.until, signature)
-
-    run(conf, address, call)
+    run(conf, address, tool, bitstream=str(bitstream), until=target.until, signature=signature)
 
 
-def run(conf: cfg.ConfigOpts, address: str, call: Callable[[float, str], None]) -> None:
-    """Call a function of :mod:`cyborg.drivers.privileged` that runs a tool for the card.
+def run(conf: cfg.ConfigOpts, address: str, tool: Callable[..., T], **arguments: Any) -> T:
+    """The answer of a function of :mod:`cyborg.drivers.privileged` that runs a tool for the card.
 
-    It gets the time limit of the tool and the path of the card's lock.
+    It gets the address, the time limit of the tool and the path of the card's lock, too.
 
     :raises NothingWritten, NotPermitted, BeingWritten, OSError: as :func:`write`
     """
-    lock = _lock(conf, address)
     try:
-        lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock.touch(mode=0o600)
+        lock = lock_file(conf, address)
     except OSError as exc:
         raise base.NothingWritten(f"The card cannot be locked: {exc}") from exc
     try:
-        call(conf.programming.tool_timeout, str(lock))
+        answer = tool(address, timeout=conf.programming.tool_timeout, lock=lock, **arguments)
     except BlockingIOError as exc:
         raise _being_written(conf, address) from exc
     except FileNotFoundError as exc:
@@ -78,6 +75,18 @@ def run(conf: cfg.ConfigOpts, address: str, call: Callable[[float, str], None]) 
             raise _being_written(conf, address, exc) from exc
         raise
     check_not_running(conf, address)
+    return answer
+
+
+def lock_file(conf: cfg.ConfigOpts, name: str) -> str:
+    """The path of what a tool locks, for a card or what else is named so; made if need be.
+
+    :raises OSError: it cannot be made
+    """
+    path = _lock(conf, name)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    return str(path)
 
 
 def asked_layout(target: base.ProgramTarget, known: Iterable[str], card: str) -> str:
@@ -124,5 +133,5 @@ def _being_written(
     return base.BeingWritten(f"{sentence}: {failure}" if failure else sentence)
 
 
-def _lock(conf: cfg.ConfigOpts, address: str) -> pathlib.Path:
-    return pathlib.Path(conf.state_path, "cards", f"{address}.lock")
+def _lock(conf: cfg.ConfigOpts, name: str) -> pathlib.Path:
+    return pathlib.Path(conf.state_path, "cards", f"{name}.lock")

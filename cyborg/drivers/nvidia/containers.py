@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from cyborg.drivers import base, container_facts, kept_cdi, pci, privileged
+from cyborg.drivers import base, card_tools, container_facts, kept_cdi, pci, privileged
 from cyborg.drivers.nvidia import vgpu
 from cyborg.drivers.pci import sysfs
 
@@ -133,10 +133,8 @@ class Containers:
         return kept_cdi.fitting(self._conf, device.partition("=")[0], wanted) == device
 
     def _ask(self, name: str) -> str:
-        path = pathlib.Path(self._conf.state_path, "cards", "cdi.lock")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        lines = privileged.nvidia_cdi(name, _PATIENCE, str(path)).splitlines(keepends=True)
+        lock = card_tools.lock_file(self._conf, "cdi")
+        lines = privileged.nvidia_cdi(name, _PATIENCE, lock).splitlines(keepends=True)
         return "".join(line for line in lines if not _LOG_LINE.match(line))
 
     def _tell(self, why: Exception) -> None:

@@ -214,12 +214,8 @@ def _make_instances(
     profile = layout.profile
     if profile is None:
         return
-    profiles = [profile] * layout.instances
-
-    def call(timeout: float, lock: str) -> None:
-        privileged.set_gpu_instances(card.address, profiles, timeout, lock, until, beside=False)
-
-    card_tools.run(conf, card.address, call)
+    asked = {"profiles": [profile] * layout.instances, "until": until, "beside": False}
+    card_tools.run(conf, card.address, privileged.set_gpu_instances, **asked)
 
 
 def _set(types: Mapping[str, str | None]) -> None:

@@ -98,13 +98,8 @@ class Slices:
 
     def _read(self, address: str) -> None:
         """Keep what the tool says of a card."""
-        said: list[str] = []
-
-        def call(timeout: float, lock: str) -> None:
-            said.append(privileged.compute_instances(address, timeout, lock))
-
-        card_tools.run(self._conf, address, call)
-        found = {f"{gpu} {own}": name for gpu, name, own in _ROW.findall(said[0])}
+        said = card_tools.run(self._conf, address, privileged.compute_instances)
+        found = {f"{gpu} {own}": name for gpu, name, own in _ROW.findall(said)}
         if not found:
             raise ValueError(f"NVIDIA's tool has shown no compute instance of GPU {address}")
         self._kept.set(_KIND, address, found)
@@ -136,13 +131,9 @@ class Slices:
                 how = "destroy by hand the instances that are not of it"
                 raise base.NothingWritten(f"layout: containers have slices of {name}; {how}")
             profiles = list((wanted - present if beside else wanted).elements())
-
-            def call(timeout: float, lock: str) -> None:
-                place = card.address, profiles, timeout, lock, target.until
-                privileged.set_gpu_instances(*place, beside=beside)
-
             if present != wanted:
-                card_tools.run(self._conf, card.address, call)
+                asked = {"profiles": profiles, "until": target.until, "beside": beside}
+                card_tools.run(self._conf, card.address, privileged.set_gpu_instances, **asked)
                 self._read(card.address)
         except (OSError, ValueError) as exc:
             if _present(card.address) != before:

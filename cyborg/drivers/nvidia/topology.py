@@ -8,7 +8,6 @@ it: it is asked once after each start of the host, beside the passes, and what i
 from __future__ import annotations
 
 import math
-import pathlib
 import re
 import threading
 import time
@@ -18,7 +17,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.drivers import kept_facts, pci, privileged
+from cyborg.drivers import card_tools, kept_facts, pci, privileged
 from cyborg.drivers.pci import sysfs
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -114,7 +113,7 @@ class Topology:
         """Ask the tool, and keep what it says of these cards."""
         try:
             matrix, places = privileged.gpu_topology(
-                self._conf.programming.tool_timeout, str(self._lock())
+                self._conf.programming.tool_timeout, card_tools.lock_file(self._conf, "topology")
             )
             found = peers(matrix, places)
         except Exception as exc:  # noqa: BLE001 - whatever the helper raises; nothing depends on it
@@ -129,12 +128,6 @@ class Topology:
             self._kept.set(_KIND, address, fact)
         self._kept.save()
         self.problem = None
-
-    def _lock(self) -> pathlib.Path:
-        path = pathlib.Path(self._conf.state_path, "cards", "topology.lock")
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        return path
 
 
 def peers(matrix: str, places: str) -> dict[str, dict[str, int]]:

@@ -144,19 +144,14 @@ class XilinxFpgaDriver(pci.PciDriver):
         if shown is None:
             raise base.NothingWritten(f"Card {address} shows no shell: a guest may have it")
         if shown != wanted:
-            self._load_shell(address, shells[wanted], target.until)
+            asked = {"partition": shells[wanted], "until": target.until}
+            card_tools.run(self.conf, address, privileged.set_xilinx_shell, **asked)
             functions = pci.scan()
             shown = self._shells.shown(functions[address], functions)
         self.kept.save()
         if shown != wanted:
             raise RuntimeError(f"FPGA {address} shows {shown!r} as its shell, not {wanted!r}")
         return base.Programmed(function=wanted, verified_by="logic_uuids in sysfs")
-
-    def _load_shell(self, address: str, partition: str, until: float) -> None:
-        def call(timeout: float, lock: str) -> None:
-            privileged.set_xilinx_shell(address, partition, timeout, lock, until)
-
-        card_tools.run(self.conf, address, call)
 
 
 def _program_id(bitstream: pathlib.Path) -> str:
