@@ -91,9 +91,7 @@ class AmdGpuDriver(pci.PciDriver):
             return base.Refusal(reason="it is the processor's own graphics", remedy=self.option)
         return None
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
+    def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """Facts that the host's driver shows of the card. It does not show a part's memory."""
         card = function.pf or function.address
         memory = functions.number(card, "mem_info_vram_total")

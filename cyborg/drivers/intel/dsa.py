@@ -57,9 +57,7 @@ class IntelDsaDriver(pci.PciDriver):
         yield "OWNER_CYBORG"
         yield f"CUSTOM_{_KINDS[function.device]}_PRODUCT_ID_{function.device}"
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
+    def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """The numbers of its queues and engines, and its version."""
         path = _shown(function, functions)
         if path is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import pathlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from oslo_config import cfg
@@ -127,9 +127,7 @@ class IntelFpgaDriver(pci.PciDriver):
             if region.interface_id:
                 yield f"CUSTOM_FPGA_REGION_INTEL_{region.interface_id}"
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
+    def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """The firmware: on these cards it is the bitstream of the static part."""
         card = function.pf or function.address
         firmware = [

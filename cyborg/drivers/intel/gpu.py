@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from cyborg.drivers import base, pci
 
@@ -48,9 +48,7 @@ class IntelGpuDriver(pci.PciDriver):
             return base.Refusal(reason="it is the processor's own graphics", remedy=remedy)
         return super().why_not_offered(function, functions)
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
+    def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """The memory, which only some releases of the kernel's drivers i915 and xe show."""
         card = functions.get(function.pf or function.address, function)
         for paths in _memory(function, card, functions):

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from cyborg.drivers import pci
 from cyborg.drivers.pci import faults, sysfs
@@ -46,9 +46,7 @@ class HabanaDriver(pci.PciDriver):
             yield f"CUSTOM_AICHIP_{_GENERATIONS[function.device]}"
         yield f"CUSTOM_AICHIP_PRODUCT_ID_{function.device}"
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
+    def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """Facts that the host's driver habanalabs shows."""
         places = _places(function, functions)
         shown = (functions.text(function.address, f"{each}armcp_ver") for each in places)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from oslo_config import cfg
@@ -64,9 +64,7 @@ class IntelQatDriver(pci.PciDriver):
         for service in sorted(_SERVICES & set(services.split(";"))):
             yield f"CUSTOM_QAT_{service}"
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
+    def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """The services in the kernel's words."""
         return {"qat_services": functions.text(function.pf or function.address, _SHOWN)}
 

@@ -127,9 +127,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         if self._topology.has_links(function):
             yield "CUSTOM_NVLINK"
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
+    def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """Facts that the vendor's driver shows."""
         shown = vgpu.information(function, functions)
         return {
@@ -226,7 +224,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         return [replace(device, deployables=(whole, *parts))]
 
     def _can_have_layouts(self, card: pci.Function, functions: pci.Snapshot) -> bool:
-        if not self._layouts or card.has_guest_driver:
+        if card.has_guest_driver:
             return False
         names = self._layouts.names
         return bool(card.sriov_totalvfs or mdev_layouts.of(names, card, functions))
@@ -360,41 +358,31 @@ class NvidiaGpuDriver(pci.PciDriver):
             **(nvidia_layouts.attributes(layout) if layout is not None else {}),
         }
         handles = _handles_with(card, functions, layout)
-        spec = self.spec(card, functions)
+        tags = self.tags(card, functions)
+        traits = _traits(card, layout.kind if layout is not None else None)
         deployable = base.Deployable(
             name=f"{host}_{card.address}",
-            resource_class=(spec.resource_class if spec else None) or "VGPU",
+            resource_class=tags.resource_class or "VGPU",
             num_accelerators=len(handles),
             attach_handles=handles,
-            traits=trait_names.legal_names(
-                (
-                    *_traits(card, layout.kind if layout is not None else None),
-                    *(spec.traits if spec else ()),
-                )
-            ),
+            traits=trait_names.legal_names((*traits, *tags.traits)),
             attributes=attributes,
             prepares=True,
             cleans=True,
-            prepared=(
-                *self._typed_handles(card, functions),
-                *created,
-            ),
+            prepared=(*self._typed_handles(card, functions), *created),
             program_mode=base.LAYOUT,
             function=shown,
         )
-        written = card_tools.is_running(self.conf, card.address)
-        return replace(
-            devices.device_of(card, (spec.type if spec else None) or self.type, (deployable,)),
-            being_written=written,
-        )
+        device = devices.device_of(card, tags.type or self.type, (deployable,))
+        return replace(device, being_written=card_tools.is_running(self.conf, card.address))
 
-    def _typed_handles(self, card: pci.Function, functions: pci.Snapshot) -> tuple[str, ...]:
-        """The uuids of the handles of a card that were prepared and have their type."""
+    def _typed_handles(self, function: pci.Function, functions: pci.Snapshot) -> tuple[str, ...]:
+        """The uuids of prepared handles of a function or its parts, which have their type."""
         return tuple(
             sorted(
                 uuid
                 for uuid, place in list(self._typed.items())
-                if place in card.vfs
+                if place in (function.address, *function.vfs)
                 and facts.vgpu_type(functions[place], functions) != facts.NO_VGPU_TYPE
             )
         )
@@ -402,43 +390,30 @@ class NvidiaGpuDriver(pci.PciDriver):
     def _part_device(
         self, part: vgpu.VgpuPart, functions: pci.Snapshot, host: str
     ) -> base.Device:
-        function = part.function
+        function, prepared = part.function, part.created
         card = functions[function.pf or function.address]
+        version = facts.driver_version(card, functions)
         attributes = {
             **self.common_attributes(function, functions),
             "vgpu_type": part.type,
             **({"memory_mib": part.memory_mib} if part.memory_mib else {}),
+            **({"driver_version": version} if version is not None else {}),
         }
-        spec = self.spec(function, functions) or self.spec(card, functions)
-        version = facts.driver_version(card, functions)
-        if version is not None:
-            attributes["driver_version"] = version
+        if prepared is None:
+            prepared = self._typed_handles(function, functions)
+        tags = self.tags(function, functions)
         deployable = base.Deployable(
             name=f"{host}_{function.address}",
-            resource_class=(spec.resource_class if spec else None) or "VGPU",
+            resource_class=tags.resource_class or "VGPU",
             num_accelerators=part.total,
             attach_handles=_handles(part),
-            traits=trait_names.legal_names(
-                (*_traits(card, part.name), *(spec.traits if spec else ()))
-            ),
+            traits=trait_names.legal_names((*_traits(card, part.name), *tags.traits)),
             attributes=attributes,
             prepares=True,
             cleans=True,
-            prepared=self._prepared(part),
+            prepared=prepared,
         )
-        kind = (spec.type if spec else None) or self.type
-        return devices.device_of(function, kind, (deployable,))
-
-    def _prepared(self, part: vgpu.VgpuPart) -> tuple[str, ...]:
-        """The uuids of the handles that a guest can use now."""
-        if part.created is not None:
-            return part.created
-        address = part.function.address
-        return tuple(
-            sorted(uuid for uuid, place in list(self._typed.items()) if place == address)
-            if part.is_set
-            else ()
-        )
+        return devices.device_of(function, tags.type or self.type, (deployable,))
 
 
 def _is_whole(device: base.Device) -> bool:

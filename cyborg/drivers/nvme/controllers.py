@@ -52,9 +52,7 @@ class NvmeController(pci.PciDriver):
         self._namespaces: dict[str, frozenset[str]] = {}
         self._known_ports: tuple[pci.Snapshot, Mapping[str, Sequence[pci.Function]]] | None = None
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
+    def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """Facts that the host's driver shows as long as it has the controller."""
         facts: dict[str, str | int | None] = {}
         for path in _controllers(function, functions):

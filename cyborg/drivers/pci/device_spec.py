@@ -91,6 +91,10 @@ class Tags:
     exclude: bool
 
 
+#: Those of what the list has no object for.
+NO_TAGS = Tags(resource_class=None, traits=(), type=None, exclude=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec(Tags):
     """One object of the list: what it matches, and what a matching device is reported with.

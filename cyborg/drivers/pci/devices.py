@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
 
-from cyborg.drivers import base, trait_names
+from cyborg.drivers import base
 from cyborg.drivers.pci.snapshot import Function, split
 
 
@@ -63,31 +62,3 @@ def _handle_at(address: str) -> base.AttachHandle:
 @functools.lru_cache(maxsize=4096)
 def _path_to(address: str) -> base.ControlPath:
     return base.ControlPath(cpid_type="PCI", cpid_info=split(address))
-
-
-def divided(
-    name: str,
-    kind: str,
-    handles: Sequence[base.AttachHandle],
-    traits: Iterable[str],
-    attributes: Mapping[str, str | int],
-    layouts: Mapping[str, int] | None,
-    layout: str | None,
-) -> base.Deployable:
-    """The deployable of a card whose slices, of that resource class, containers get.
-
-    ``layouts`` and ``layout`` are as for :meth:`.driver.PciDriver.sliced`.
-    """
-    # No slice has all of the card's memory.
-    shown = {key: value for key, value in attributes.items() if key != "memory_mib"}
-    possible = {f"{base.LAYOUT_PREFIX}{each}": str(n) for each, n in (layouts or {}).items()}
-    return base.Deployable(
-        name=name,
-        resource_class=kind,
-        num_accelerators=len(handles),
-        attach_handles=tuple(handles),
-        traits=trait_names.legal_names(traits),
-        attributes=shown | possible,
-        program_mode=base.LAYOUT if layouts is not None else None,
-        function=layout if layouts is not None else None,
-    )

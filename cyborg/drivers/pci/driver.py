@@ -31,7 +31,7 @@ from cyborg.drivers.pci import (
     withholding,
 )
 from cyborg.drivers.pci.match import Match, Matches
-from cyborg.drivers.pci.snapshot import Function, Snapshot, Vanished, join
+from cyborg.drivers.pci.snapshot import Facts, Function, Snapshot, Vanished, join
 
 LOG = logging.getLogger(__name__)
 
@@ -100,10 +100,8 @@ class PciDriver:
         card = functions.get(function.pf or function.address, function)
         return [each.format(function=function, card=card) for each in self.own_traits]
 
-    def attributes(
-        self, function: Function, functions: Snapshot
-    ) -> Mapping[str, str | int | None]:
-        """Facts that only this kind of device has; None for those that the kernel does not show."""
+    def attributes(self, function: Function, functions: Snapshot) -> Facts:
+        """Facts that only this kind of device has."""
         return {}
 
     def refine(
@@ -292,8 +290,8 @@ class PciDriver:
     def described(self, function: Function, functions: Snapshot) -> base.Device:
         """The function's device by its ids alone, with nothing that could be given out."""
         product = self._named_product(function, functions) or functions.product(function)
-        kind, place = self._kind(function, functions), self._place(function)
-        return devices.device_of(function, kind, (), place=place, product=product)
+        kind = self.tags(function, functions).type or self.type
+        return devices.device_of(function, kind, (), place=self._place(function), product=product)
 
     def spec(self, function: Function, functions: Snapshot) -> device_spec.Spec | None:
         """The object of the operator's list for a function, or for its card, or None."""
@@ -302,6 +300,10 @@ class PciDriver:
         own = self._own_spec(function, functions)
         card = functions.get(function.pf or "")
         return own if own is not None or card is None else self._own_spec(card, functions)
+
+    def tags(self, function: Function, functions: Snapshot) -> device_spec.Tags:
+        """The values of the operator's list that a function, or its card, is reported with."""
+        return self.spec(function, functions) or device_spec.NO_TAGS
 
     @property
     def option(self) -> str:
@@ -461,12 +463,8 @@ class PciDriver:
                 LOG.info("%s: it is left out of this pass", exc)
         if not deployables:
             return None
-        kind = self._kind(function, functions)
+        kind = self.tags(function, functions).type or self.type
         return devices.device_of(function, kind, tuple(deployables), place=place)
-
-    def _kind(self, function: Function, functions: Snapshot) -> str:
-        spec = self.spec(function, functions)
-        return (spec.type if spec else None) or self.type
 
     def _place(self, function: Function) -> str:
         """The address of the function's device."""
@@ -480,18 +478,16 @@ class PciDriver:
     ) -> base.Deployable:
         """The functions as a deployable with a handle each."""
         function = members[0]
-        attributes = self._attributes(function, functions)
-        spec = self.spec(function, functions)
-        traits = (*self.traits(function, functions), *(spec.traits if spec else ()))
+        tags = self.tags(function, functions)
         deployable = base.Deployable(
             name=name,
-            resource_class=(spec.resource_class if spec else None) or self.resource(function),
+            resource_class=tags.resource_class or self.resource(function),
             num_accelerators=1 if self.expose == "slot" else len(members),
             attach_handles=tuple(self.handle(each, functions) for each in members),
-            traits=trait_names.legal_names(traits),
-            attributes=attributes,
+            traits=trait_names.legal_names((*self.traits(function, functions), *tags.traits)),
+            attributes=self._attributes(function, functions),
         )
-        deployable = shares.of(deployable, spec.own if spec else {})
+        deployable = shares.of(deployable, self.own(function, functions))
         return cleaning.arranged(self._cleaning, deployable, members, functions)
 
     def sliced(
@@ -511,11 +507,23 @@ class PciDriver:
         ``layouts`` are those that it can have, with the numbers of slices, and ``layout`` is the
         one that it has; None where nobody changes it.
         """
-        spec = self.spec(function, functions)
-        named = (*self.traits(function, functions), *traits, *(spec.traits if spec else ()))
-        name, own = f"{host}_{function.address}", self._attributes(function, functions)
-        part = devices.divided(name, kind, handles, named, own, layouts, layout)
-        return devices.device_of(function, self._kind(function, functions), (part,))
+        tags = self.tags(function, functions)
+        named = (*self.traits(function, functions), *traits, *tags.traits)
+        own = self._attributes(function, functions)
+        # No slice has all of the card's memory.
+        shown = {key: value for key, value in own.items() if key != "memory_mib"}
+        possible = {f"{base.LAYOUT_PREFIX}{name}": str(n) for name, n in (layouts or {}).items()}
+        part = base.Deployable(
+            name=f"{host}_{function.address}",
+            resource_class=kind,
+            num_accelerators=len(handles),
+            attach_handles=tuple(handles),
+            traits=trait_names.legal_names(named),
+            attributes=shown | possible,
+            program_mode=base.LAYOUT if layouts is not None else None,
+            function=layout if layouts is not None else None,
+        )
+        return devices.device_of(function, tags.type or self.type, (part,))
 
     def _attributes(self, function: Function, functions: Snapshot) -> dict[str, str | int]:
         """The facts. What cannot be read, as while a guest has the card, is kept."""

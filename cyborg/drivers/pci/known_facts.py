@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from cyborg.drivers import kept_facts
 from cyborg.drivers.pci import facts
-from cyborg.drivers.pci.snapshot import Function, Snapshot, ids_of
+from cyborg.drivers.pci.snapshot import Facts, Function, Snapshot, ids_of
 
 
 class KnownFacts:
@@ -21,7 +19,7 @@ class KnownFacts:
         self,
         function: Function,
         functions: Snapshot,
-        own: Mapping[str, str | int | None],
+        own: Facts,
         named: str | None,
     ) -> dict[str, str | int]:
         """The facts of a function: ``own`` are of its driver, ``named`` is the operator's name."""

@@ -36,9 +36,7 @@ class NetworkCards(pci.PciDriver):
         """Further keys of the attach handle."""
         return {}
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
+    def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """The physical network that the port is connected to."""
         return {"physical_network": self.network(function, functions)}
 

@@ -55,9 +55,7 @@ class PciPassthroughDriver(pci.PciDriver):
         yield f"CUSTOM_PCI_{_VENDORS.get(function.vendor, function.vendor)}"
         yield f"CUSTOM_PCI_PRODUCT_ID_{function.device}"
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
+    def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """The kind of function, in Nova's terms."""
         if function.pf is not None:
             return {"dev_type": "type-VF", "parent_addr": function.pf}

@@ -42,6 +42,8 @@ FAR_DOMAIN = "guests have no PCI domain above ffff"
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 T = TypeVar("T")
+#: Facts of a function by their names; None for those that the kernel does not show.
+Facts = Mapping[str, str | int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pathlib
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from oslo_config import cfg
@@ -52,9 +52,7 @@ class XilinxFpgaDriver(pci.PciDriver):
         if shell := self._shells.last(function, functions):
             yield f"CUSTOM_FPGA_SHELL_{shell}"
 
-    def attributes(
-        self, function: pci.Function, functions: pci.Snapshot
-    ) -> Mapping[str, str | int | None]:
+    def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """Facts of the managing driver; the shell is the card's firmware."""
         shells = [
             functions.text(function.address, f"{name}/VBNV")
