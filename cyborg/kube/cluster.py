@@ -172,22 +172,20 @@ class Cluster:
         items: list[_Document] = found["items"]
         return items
 
-    def create_slice(self, document: _Document, *, only_try: bool) -> _Document:
-        """Create a ResourceSlice, or see whether that is possible; as it is stored.
+    def put_slice(self, document: _Document, *, only_try: bool = False) -> _Document:
+        """Create a ResourceSlice, or replace one that has not changed since; as it is stored.
 
-        :raises Unanswered: it is not created
+        One that is only tried is not written.
+
+        :raises Unanswered: it is not written, or could not be
         """
-        create = self._resources.create_resource_slice
-        return self._call(create, _model(document), **_tried(only_try))
-
-    def replace_slice(self, document: _Document, *, only_try: bool) -> _Document:
-        """Replace a ResourceSlice that has not changed since, or only try; as it is stored.
-
-        :raises Unanswered: it is not replaced
-        """
-        name = document["metadata"]["name"]
-        replace = self._resources.replace_resource_slice
-        return self._call(replace, name, _model(document), **_tried(only_try))
+        name, version = (document["metadata"].get(key) for key in ("name", "resourceVersion"))
+        # A wrong document is refused here, and not by the server.
+        wanted = client.V1ResourceSlice.from_dict(document)
+        options: dict[str, Any] = {"dry_run": "All"} if only_try else {}
+        if version is None:
+            return self._call(self._resources.create_resource_slice, wanted, **options)
+        return self._call(self._resources.replace_resource_slice, name, wanted, **options)
 
     def delete_slice(self, name: str) -> None:
         """Delete a ResourceSlice, if it is there.
@@ -238,15 +236,6 @@ class _Gone(Unanswered):
 def node_name(conf: cfg.ConfigOpts) -> str:
     """The name of this machine's node."""
     return str(conf.kube.node_name or conf.host)
-
-
-def _tried(only_try: bool) -> dict[str, Any]:  # noqa: FBT001 - it is all that it is about
-    return {"dry_run": "All"} if only_try else {}
-
-
-def _model(document: _Document) -> Any:
-    """The document, checked against what the client knows of its type."""
-    return client.V1ResourceSlice.from_dict(document)
 
 
 def _message(exc: client.ApiException) -> str:

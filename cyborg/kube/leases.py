@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 from oslo_config import cfg
 
@@ -21,13 +21,7 @@ _LAST = 600
 #: The most seconds between two looks at which claims there are.
 _LONGEST_PAUSE = 600.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ResourceClaim:
-    """A claim to which devices of this node are allocated, and whether pods may use it."""
-
-    name: str
-    is_in_use: bool
+_Row = Mapping[str, Any]
 
 
 class Leases:
@@ -76,31 +70,31 @@ class Leases:
         elif live is not None:
             # The pod of a claim that has nothing may only be starting, or the devices were lost
             # while nobody looked; by the second look it would have started.
-            self._known = held | {uuid for uuid, claim in live.items() if claim.is_in_use}
+            in_use = {uuid for uuid, claim in live.items() if claim["status"].get("reservedFor")}
+            self._known = held | in_use
 
-    def _tell_lost(self, held: set[str], live: Mapping[str, _ResourceClaim]) -> None:
+    def _tell_lost(self, held: set[str], live: Mapping[str, _Row]) -> None:
         for consumer in ((self._known or set()) - held) & live.keys():
+            meta = live[consumer]["metadata"]
             LOG.error(
-                "Claim %s has no devices of this node any more: end its pods, others may get these",
-                live[consumer].name,
+                "Claim %s/%s has no devices of this node any more: end its pods, others may get "
+                "these",
+                meta["namespace"],
+                meta["name"],
             )
 
     @property
     def _last(self) -> int:
         return min(_LAST, int(self._conf.kube.lease_seconds))
 
-    def _live(self) -> dict[str, _ResourceClaim] | None:
+    def _live(self) -> dict[str, _Row] | None:
         """The claims that have devices of this node, by their consumers; None if not known."""
         conf = self._conf
         try:
             return {
-                resource_claims.consumer_of(conf, meta["uid"]): _ResourceClaim(
-                    name=f"{meta['namespace']}/{meta['name']}",
-                    is_in_use=bool(each["status"].get("reservedFor")),
-                )
+                resource_claims.consumer_of(conf, each["metadata"]["uid"]): each
                 for each in self._cluster.resource_claims()
                 if resource_claims.held(each, conf.kube.driver_name, node_name(conf))
-                for meta in [each["metadata"]]
             }
         except Unanswered as exc:
             LOG.warning("It is not known which claims there are, so all are kept: %s", exc)

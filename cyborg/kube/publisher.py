@@ -9,6 +9,7 @@ left out, for as long as it stays the same.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 import re
@@ -51,11 +52,8 @@ class Publisher:
         """
         while True:
             valid = {name: self._without_invalid(spec) for name, spec in wanted.items()}
-            try:
+            with contextlib.suppress(_LeftOut):
                 return self._publish(valid)
-            except _InvalidSlice as exc:
-                if not self._leave_out(valid[exc.name], exc.why):
-                    raise exc.why from exc
 
     def _without_invalid(self, spec: Spec) -> Spec:
         if "devices" not in spec:
@@ -104,21 +102,18 @@ class Publisher:
         }
         for name, document in documents.items():
             try:
-                self._send(document, is_new=name not in found, only_try=True)
+                self._cluster.put_slice(document, only_try=True)
             except InvalidDocument as exc:
-                raise _InvalidSlice(name, exc) from exc
+                if self._leave_out(wanted[name], exc):
+                    raise _LeftOut from exc
+                raise
         for name, document in documents.items():
-            stored = self._send(document, is_new=name not in found)
-            self._note(name, wanted[name], stored)
+            self._note(name, wanted[name], self._cluster.put_slice(document))
 
     def _is_right(self, name: str, wanted: Spec, found: Mapping[str, Any]) -> bool:
         plain = _plain(found["spec"])
         # A server without a feature drops its fields, and would do so again.
         return plain == wanted or self._stored.get(name) == (wanted, plain)
-
-    def _send(self, document: Spec, *, is_new: bool, only_try: bool = False) -> Spec:
-        send = self._cluster.create_slice if is_new else self._cluster.replace_slice
-        return send(document, only_try=only_try)
 
     def _note(self, name: str, spec: Spec, stored: Spec) -> None:
         plain = _plain(stored["spec"])
@@ -142,13 +137,8 @@ def _pieces(spec: Spec) -> list[Spec]:
     return [spec, *spec.get("devices", ())]
 
 
-class _InvalidSlice(Exception):
-    """A slice is invalid; the exception says which, and why."""
-
-    def __init__(self, name: str, why: InvalidDocument) -> None:
-        super().__init__(name)
-        self.name = name
-        self.why = why
+class _LeftOut(Exception):
+    """An invalid device was left out, so that the others can be tried."""
 
 
 def _document(

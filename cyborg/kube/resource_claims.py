@@ -65,9 +65,10 @@ class Given:
     """A device that a claim has, with the names by which container runtimes know it."""
 
     asked: _AskedRequest
-    cdi_devices: tuple[str, ...]
+    #: None of a device that is only to be watched.
+    cdi_devices: tuple[str, ...] = ()
     #: Of its PCI function, if it is one.
-    address: str | None
+    address: str | None = None
 
     @property
     def request(self) -> str:
@@ -144,7 +145,7 @@ class ResourceClaims:
                 given = [_given(n, each, allocation) for n, each in enumerate(asked)]
                 consumer = allocation["uuid"]
                 LOG.info("Claim %s/%s has %d devices as %s", namespace, name, len(given), consumer)
-            given += [_shown(each) for each in watched]
+            given += [Given(asked=each) for each in watched]
             given = self._described(claim, given, watched, call)
             self._early.discard(uid)
         return given
@@ -206,8 +207,8 @@ class ResourceClaims:
         """The allocation that is Active for the devices of a claim."""
         api = self._api.until(call.until)
         consumer = consumer_of(self._conf, claim["metadata"]["uid"])
-        allocation = _standing(api, consumer)
-        if allocation is None:
+        allocation: _Row | None = api.find(f"/allocations/{consumer}")
+        if allocation is None or allocation["state"] not in LIVE:
             allocation = self._allocate(api, consumer, asked, call)
         allocation = _await_active(api, allocation, call)
         if not _is_of(allocation, [each.provider for each in asked]):
@@ -356,12 +357,6 @@ def _pause(call: Call, otherwise: str) -> None:
     time.sleep(_PAUSE)
 
 
-def _standing(api: accelerators.KubeApi, consumer: str) -> _Row | None:
-    """The allocation that the claim has here already; None if it has none."""
-    found = api.find(f"/allocations/{consumer}")
-    return found if found is not None and found["state"] in LIVE else None
-
-
 def _await_active(api: accelerators.KubeApi, allocation: _Row, call: Call) -> _Row:
     consumer = allocation["uuid"]
     found: _Row | None = allocation
@@ -413,11 +408,6 @@ def _given(number: int, asked: _AskedRequest, allocation: _Row) -> Given:
     places = [inventory.handle_address(each) for each in own]
     one = places[0] if len(places) == 1 else None
     return Given(asked=asked, cdi_devices=tuple(names), address=one)
-
-
-def _shown(asked: _AskedRequest) -> Given:
-    """A device that a pod is told of, and does not get."""
-    return Given(asked=asked, cdi_devices=(), address=None)
 
 
 def _refuse_held(known: inventory.NodeInventory, watched: Sequence[_AskedRequest]) -> None:
