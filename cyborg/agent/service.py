@@ -216,8 +216,5 @@ class Agent:
 
 
 def _is_same(one: rpc.HostReport, other: rpc.HostReport | None) -> bool:
-    return other is not None and (
-        (one.errors, one.devices, one.unread, one.not_offered)
-        == (other.errors, other.devices, other.unread, other.not_offered)
-        and (one.not_offered_reasons, one.present) == (other.not_offered_reasons, other.present)
-    )
+    """True if both say the same, each of its own pass."""
+    return other is not None and replace(one, counter=other.counter) == other
