@@ -50,7 +50,6 @@ class NvmeController(pci.PciDriver):
         self._subsystems: dict[tuple[str, str, str], str] = {}
         #: Likewise the namespaces of a virtual function.
         self._namespaces: dict[str, frozenset[str]] = {}
-        self._known_ports: tuple[pci.Snapshot, Mapping[str, Sequence[pci.Function]]] | None = None
 
     def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:
         """Facts that the host's driver shows as long as it has the controller."""
@@ -102,7 +101,7 @@ class NvmeController(pci.PciDriver):
     def why_shared(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """Why the controller must not be given out or erased: another has the same disk."""
         mine = self._subsystem(function, functions)
-        for other in self._ports(functions).get(mine or "", ()):
+        for other in functions.made(self._ports).get(mine or "", ()):
             if not {function.address, function.pf} & {other.address, other.pf} - {None}:
                 ports = " and ".join(sorted((function.address, other.address)))
                 return (
@@ -148,19 +147,15 @@ class NvmeController(pci.PciDriver):
 
     def _ports(self, functions: pci.Snapshot) -> Mapping[str, Sequence[pci.Function]]:
         """The controllers of each subsystem, without those that the operator excludes."""
-        # Another thread may ask about another walk at the same time.
-        known = self._known_ports
-        if known is None or known[0] is not functions:
-            found: dict[str, list[pci.Function]] = {}
-            for each in functions.values():
-                if fnmatch.fnmatchcase(each.class_code, CLASS):
-                    # A function that has just vanished, or is broken, must not fail the others.
-                    with contextlib.suppress(pci.Vanished, OSError):
-                        subsystem = self._subsystem(each, functions)
-                        if subsystem is not None and not self._is_excluded(each, functions):
-                            found.setdefault(subsystem, []).append(each)
-            known = self._known_ports = functions, found
-        return known[1]
+        found: dict[str, list[pci.Function]] = {}
+        for each in functions.values():
+            if fnmatch.fnmatchcase(each.class_code, CLASS):
+                # A function that has just vanished, or is broken, must not fail the others.
+                with contextlib.suppress(pci.Vanished, OSError):
+                    subsystem = self._subsystem(each, functions)
+                    if subsystem is not None and not self._is_excluded(each, functions):
+                        found.setdefault(subsystem, []).append(each)
+        return found
 
     def _is_excluded(self, function: pci.Function, functions: pci.Snapshot) -> bool:
         spec = device_spec.first_match(self._specs, function, functions)

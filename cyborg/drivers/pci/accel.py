@@ -60,9 +60,9 @@ class AccelDriver(pci.PciDriver):
 
     def named(self, functions: pci.Snapshot) -> Set[str]:
         """As any driver's, without what is of a listed vendor and no accelerator."""
-        matched = self.exactness(functions)
+        matched, listed = self.exactness(functions), functions.made(self._listed)
         named = super().named(functions)
-        return {each for each in named if each in matched or self._matching[each].is_exact}
+        return {each for each in named if each in matched or listed[each].is_exact}
 
     def why_not_offered(
         self, function: pci.Function, functions: pci.Snapshot

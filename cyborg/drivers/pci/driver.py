@@ -39,9 +39,6 @@ LOG = logging.getLogger(__name__)
 _LOOK_AT_THE_CARD = "look at the card and its driver"
 _LIST_FOR_PCI_DRIVER = "[pci] device_spec, for the driver pci_driver"
 
-#: What the operator's list says of functions that it matches.
-_Matching = dict[str, device_spec.Spec]
-
 
 class PciDriver:
     """A driver of PCI devices.
@@ -86,11 +83,8 @@ class PciDriver:
         self._problems: list[str] = []
         self._refusals: dict[str, base.Refusal] = {}
         self._groups = groups.Groups()
-        self._matched: tuple[Snapshot, Mapping[str, int]] | None = None
         #: What ``[cleaning]`` says of each resource class. No option of it changes while we run.
         self._policies: dict[str, str] = {}
-        #: The objects of the operator's list that match functions of the last walk themselves.
-        self._matching: _Matching = {}
         self._facts = known_facts.KnownFacts(self.kept)
 
     # Hooks.
@@ -149,36 +143,42 @@ class PciDriver:
         """The functions it would report, each with how exactly it matches."""
         if self.listed and not self._specs:
             return {}
-        # Another thread may ask about another walk at the same time: one that hung returns late.
-        matched = self._matched
-        if matched is None or matched[0] is not functions:
-            matched = self._matched = functions, self._exactnesses(functions)
-        return matched[1]
+        return functions.made(self._exactnesses)
 
     def _exactnesses(self, functions: Snapshot) -> dict[str, int]:
         matched = {}
-        matching: _Matching = {}
-        for address, digits in self._matches.of(functions, parts=self.expose != "each").items():
-            exactness = self._exactness(functions[address], digits, functions, matching)
+        for address, digits in self._of_its_kind(functions).items():
+            exactness = self._exactness(functions[address], digits, functions)
             if exactness:
                 matched[address] = exactness
         # A card with all its virtual functions has one driver, unless another matches those better.
         for address in list(matched) if self.expose != "each" else ():
             for vf in functions[address].vfs:
-                if vf not in matching or not matching[vf].exclude:
+                spec = self._own_spec(functions[vf], functions)
+                if spec is None or not spec.exclude:
                     matched[vf] = max(matched.get(vf, 0), matched[address])
-        self._matching = matching
         return matched
+
+    def _of_its_kind(self, functions: Snapshot) -> dict[str, int]:
+        return self._matches.of(functions, parts=self.expose != "each")
+
+    def _listed(self, functions: Snapshot) -> dict[str, device_spec.Spec]:
+        """The objects of the operator's list, by the functions of its kind that they match."""
+        found = {
+            each: self._own_spec(functions[each], functions)
+            for each in self._of_its_kind(functions)
+        }
+        return {address: spec for address, spec in found.items() if spec is not None}
 
     def named(self, functions: Snapshot) -> Set[str]:
         """The functions that objects of the operator's list match, and that are of its kind."""
-        self.exactness(functions)
-        return {address for address, each in self._matching.items() if not each.exclude}
+        listed = functions.made(self._listed)
+        return {address for address, each in listed.items() if not each.exclude}
 
     def unmatched(self, functions: Snapshot) -> Sequence[str]:
         """A sentence for each object of the operator's list that selects nothing."""
-        matched = self.exactness(functions)
-        used = {id(e) for name, e in self._matching.items() if name in matched or e.exclude}
+        matched, listed = self.exactness(functions), functions.made(self._listed)
+        used = {id(each) for name, each in listed.items() if name in matched or each.exclude}
         return device_spec.unused(self._specs, used, functions, self.option, self.unfit[0])
 
     def entry(self, address: str, functions: Snapshot) -> str | None:
@@ -363,14 +363,11 @@ class PciDriver:
         if device is not None:
             yield self.refine(device, function, functions)
 
-    def _exactness(
-        self, function: Function, digits: int, functions: Snapshot, matching: _Matching
-    ) -> int:
-        """The exactness of the match; ``matching`` collects what the operator's list says."""
+    def _exactness(self, function: Function, digits: int, functions: Snapshot) -> int:
+        """The exactness of the match, by the ids of its kind and by the operator's list."""
         is_part = function.pf is not None and self.expose != "each"
         spec = self._own_spec(function, functions)
         if spec is not None:
-            matching[function.address] = spec
             return 0 if spec.exclude else max(1, digits + spec.digits)
         # A part that is not listed itself goes with its card.
         if is_part or self.listed:

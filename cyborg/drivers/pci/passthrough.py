@@ -47,7 +47,6 @@ class PciPassthroughDriver(pci.PciDriver):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
         self._has_boards = any(_BOARD in each.own for each in self._specs)
-        self._members: tuple[pci.Snapshot, Mapping[str, Sequence[str]]] | None = None
 
     def traits(self, function: pci.Function, functions: pci.Snapshot) -> Iterator[str]:
         """The traits that device profiles of earlier releases ask for."""
@@ -68,7 +67,7 @@ class PciPassthroughDriver(pci.PciDriver):
         board = self._board_of(function, functions)
         if board is None:
             return None
-        listed = self._boards(functions)[board]
+        listed = functions.made(self._boards)[board]
         members = [functions[address] for address in listed if address not in host.foreign]
         if function != members[0]:
             return []
@@ -108,15 +107,12 @@ class PciPassthroughDriver(pci.PciDriver):
 
     def _boards(self, functions: pci.Snapshot) -> Mapping[str, Sequence[str]]:
         """The addresses of the functions of each board, in their order."""
-        known = self._members
-        if known is None or known[0] is not functions:
-            found: dict[str, list[str]] = {}
-            for address in sorted(self.exactness(functions)):
-                board = self._board_of(functions[address], functions)
-                if board is not None:
-                    found.setdefault(board, []).append(address)
-            known = self._members = functions, found
-        return known[1]
+        found: dict[str, list[str]] = {}
+        for address in sorted(self.exactness(functions)):
+            board = self._board_of(functions[address], functions)
+            if board is not None:
+                found.setdefault(board, []).append(address)
+        return found
 
     def _unread_of(self, board: str, functions: pci.Snapshot) -> Set[str]:
         """The functions that cannot be read and belong to a board.

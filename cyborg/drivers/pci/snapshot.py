@@ -148,9 +148,7 @@ class Snapshot(Mapping[str, Function]):
         self._cached: dict[tuple[object, str], Any] = {}
         self._products: dict[tuple[str, str], str | None] = {}
         self._vanished: set[str] = set()
-        self._by_vendor: Mapping[str, Sequence[Function]] | None = None
-        self._by_ids: Mapping[tuple[str, ...], Sequence[Function]] | None = None
-        self._by_group: Mapping[str, Sequence[Function]] | None = None
+        self._made: dict[object, Any] = {}
 
     def __getitem__(self, address: str) -> Function:
         return self._functions[address]
@@ -177,32 +175,30 @@ class Snapshot(Mapping[str, Function]):
 
     def of_vendor(self, vendor: str) -> Sequence[Function]:
         """The functions of one vendor."""
-        if self._by_vendor is None:
-            found: dict[str, list[Function]] = {}
-            for function in self._functions.values():
-                found.setdefault(function.vendor, []).append(function)
-            self._by_vendor = found
         return self._by_vendor.get(vendor, ())
 
-    @property
+    @functools.cached_property
+    def _by_vendor(self) -> Mapping[str, Sequence[Function]]:
+        return self._by(operator.attrgetter("vendor"))
+
+    @functools.cached_property
     def by_ids(self) -> Mapping[tuple[str, ...], Sequence[Function]]:
         """The functions of each product, by what :data:`ids_of` says of them."""
-        if self._by_ids is None:
-            found: dict[tuple[str, ...], list[Function]] = {}
-            for function in self._functions.values():
-                found.setdefault(ids_of(function), []).append(function)
-            self._by_ids = found
-        return self._by_ids
+        return self._by(ids_of)
 
     def of_group(self, group: str) -> Sequence[Function]:
         """The functions of an IOMMU group."""
-        if self._by_group is None:
-            found: dict[str, list[Function]] = {}
-            for function in self._functions.values():
-                if function.iommu_group is not None:
-                    found.setdefault(function.iommu_group, []).append(function)
-            self._by_group = found
         return self._by_group.get(group, ())
+
+    @functools.cached_property
+    def _by_group(self) -> Mapping[str, Sequence[Function]]:
+        return self._by(operator.attrgetter("iommu_group"))
+
+    def _by(self, key: Callable[[Function], T]) -> dict[T, list[Function]]:
+        found: dict[T, list[Function]] = {}
+        for function in self._functions.values():
+            found.setdefault(key(function), []).append(function)
+        return found
 
     def check_group(self, function: Function) -> None:
         """Raise OSError if a function that may be of its IOMMU group cannot be read."""
@@ -308,6 +304,13 @@ class Snapshot(Mapping[str, Function]):
         if key not in self._cached:
             self._cached[key] = read(function, self)
         answer: T = self._cached[key]
+        return answer
+
+    def made(self, make: Callable[[Snapshot], T]) -> T:
+        """The answer of ``make`` for all functions, which is called once a pass."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        answer: T = self._made[make]
         return answer
 
     def use(self, function: Function) -> str | None:

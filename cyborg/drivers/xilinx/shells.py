@@ -45,7 +45,6 @@ class Shells:
     def __init__(self, conf: cfg.ConfigOpts, kept: kept_facts.KeptFacts) -> None:
         self._kept = kept
         self._names: list[str] = conf.xilinx_fpga_driver.layouts
-        self._files: tuple[pci.Snapshot, Mapping[str, str]] | None = None
         for name in self._names:
             try:
                 value_checks.function_id(name)
@@ -65,7 +64,7 @@ class Shells:
     def of(self, card: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
         """The ids of the shells that a card can have now, by their names."""
         listed = self._listed(card, functions)
-        there = self._partitions(functions) if listed else {}
+        there = functions.made(self._partitions) if listed else {}
         return {name: there[name] for name in listed if name in there}
 
     def _listed(self, card: pci.Function, functions: pci.Snapshot) -> list[str]:
@@ -82,7 +81,7 @@ class Shells:
         shown = _shown(card.address, functions)
         if shown is None:
             return None
-        by_id = {each: name for name, each in self._partitions(functions).items()}
+        by_id = {each: name for name, each in functions.made(self._partitions).items()}
         name = by_id.get(shown.shell) or self._kept.get(_NAMES, shown.shell) or shown.shell
         self._kept.set(_SHELLS, card.address, name)
         return name
@@ -92,17 +91,14 @@ class Shells:
         shown = self.shown(card, functions) if self._names else ""
         return shown if shown is not None else self._kept.get(_SHELLS, card.address) or ""
 
-    def _partitions(self, functions: pci.Snapshot) -> Mapping[str, str]:
+    def _partitions(self, _functions: pci.Snapshot) -> Mapping[str, str]:
         """The ids of the partitions that are installed on the host, by their names."""
-        known = self._files
-        if known is None or known[0] is not functions:
-            found = {}
-            for path in sorted(privileged.XILINX_PARTITIONS.glob("*/partition.xsabin")):
-                if _ID.fullmatch(path.parent.name) and (name := _name(path)):
-                    found[name] = path.parent.name
-                    self._kept.set(_NAMES, path.parent.name, name)
-            known = self._files = functions, found
-        return known[1]
+        found = {}
+        for path in sorted(privileged.XILINX_PARTITIONS.glob("*/partition.xsabin")):
+            if _ID.fullmatch(path.parent.name) and (name := _name(path)):
+                found[name] = path.parent.name
+                self._kept.set(_NAMES, path.parent.name, name)
+        return found
 
 
 def _shown(address: str, functions: pci.Snapshot) -> ShownShell | None:
