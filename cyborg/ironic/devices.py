@@ -107,7 +107,7 @@ class Finder:
         return device
 
 
-class _NoFiles:
+class _NoFiles(pci.Details):
     """The sysfs of a machine that is not this one: no file of it can be read."""
 
     def read(self, address: str, path: str) -> str:
@@ -121,9 +121,6 @@ class _NoFiles:
 
     def location(self, address: str) -> str:
         raise FileNotFoundError(address)
-
-    def product(self, vendor: str, device: str) -> str | None:
-        return product_names.find(vendor, device)
 
 
 def _add(found: NodeDevices, driver: str, device: base.Device) -> None:

@@ -60,12 +60,6 @@ class Layout:
         return math.ceil(self.count / self.instance.parts) if self.instance is not None else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _LayoutKind:
-    name: str
-    memory_mib: int | None
-
-
 class Layouts:
     """``[gpu_devices] layouts``: names of types without the vendor, or of MIG profiles."""
 
@@ -107,16 +101,16 @@ class Layouts:
             number = min(meant, key=int, default=None)
             if number is None or number in found:
                 continue
-            kind = _LayoutKind(name=known[number], memory_mib=size_mib(known[number]))
-            count = self._types.fit(card, number, kind, memory)
+            kind = known[number]
+            count = self._types.fit(card, number, kind, memory, size_mib(kind))
             if count is not None:
                 count = min(count, len(card.vfs))
                 found[number] = Layout(
                     name=name,
                     number=number,
-                    kind=kind.name,
+                    kind=kind,
                     count=count,
-                    instance=instance_of(kind.name, known.values()),
+                    instance=instance_of(kind, known.values()),
                 )
         return tuple(found.values())
 

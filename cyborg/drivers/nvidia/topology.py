@@ -76,8 +76,14 @@ class Topology:
 
     def ask(self) -> None:
         """Have the tool asked if the last look has not found all links of each GPU."""
-        if self._wanted is not None:
-            self._ask(*self._wanted)
+        is_busy = self._asking is not None and self._asking.is_alive()
+        if self._wanted is None or is_busy or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _PATIENCE
+        self._asking = threading.Thread(
+            target=self._read, args=self._wanted, name="nvlink", daemon=True
+        )
+        self._asking.start()
 
     def attributes(self, card: pci.Function) -> dict[str, str | int]:
         """The facts of a card; none without any link."""
@@ -99,15 +105,6 @@ class Topology:
         if not isinstance(kept, dict) or kept.get("ids") != _ids(card):
             return {"boot": None, "peers": {}}
         return kept
-
-    def _ask(self, cards: Mapping[str, str], boot: str) -> None:
-        if (self._asking is not None and self._asking.is_alive()) or time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _PATIENCE
-        self._asking = threading.Thread(
-            target=self._read, args=(cards, boot), name="nvlink", daemon=True
-        )
-        self._asking.start()
 
     def _read(self, cards: Mapping[str, str], boot: str) -> None:
         """Ask the tool, and keep what it says of these cards."""

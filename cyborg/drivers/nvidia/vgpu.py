@@ -320,7 +320,8 @@ class _Room:
         if shown is not None:
             return shown
         number = part.type.removeprefix("nvidia-")
-        most = self.types.fit(self.card, number, part, memory_mib(self.card, self.functions))
+        memory = memory_mib(self.card, self.functions)
+        most = self.types.fit(self.card, number, part.name or "", memory, part.memory_mib)
         if most is not None:
             return most
         # The card says of each virtual function whether one more fits, and not how many.

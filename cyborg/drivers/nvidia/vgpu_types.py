@@ -15,7 +15,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cyborg.drivers import kept_facts, pci
 from cyborg.drivers.pci import facts
@@ -57,18 +57,6 @@ class Instance(NamedTuple):
     slices: int
     memory_gb: int
     parts: int
-
-
-class Kind(Protocol):
-    """A type, or a part of that type."""
-
-    @property
-    def name(self) -> str | None:
-        """The vendor's name of it."""
-
-    @property
-    def memory_mib(self) -> int | None:
-        """The size of its memory."""
 
 
 class TypeBook:
@@ -138,20 +126,23 @@ class TypeBook:
         return found or most.get((device, _ANY_SUBSYSTEM, number))
 
     def fit(
-        self, card: pci.Function, number: str, kind: Kind, memory_mib: int | None
+        self, card: pci.Function, number: str, name: str, of_card: int | None, size: int | None
     ) -> int | None:
-        """The number of a type that fit on a card of so much memory, or None if it is unknown."""
+        """The number of a type of that name that fit on a card, or None if it is unknown.
+
+        ``of_card`` and ``size`` are the MiB of the card and of one of the type, if these are known.
+        """
         most = self.most(card, number)
         if most is not None:
             return most
-        memory = memory_mib or self.memory_mib(card)
-        if not memory or not kind.memory_mib:
+        memory = of_card or self.memory_mib(card)
+        if not memory or not size:
             return None
-        if not is_slice(kind.name):
-            return max(1, memory // kind.memory_mib)
-        if (kind.name or "").endswith(_MEDIA):
+        if not is_slice(name):
+            return max(1, memory // size)
+        if name.endswith(_MEDIA):
             return 1  # the card's media engines are in one instance
-        instance = instance_of(kind.name, self.known(card).values())
+        instance = instance_of(name, self.known(card).values())
         if instance is None:
             return None
         # The names round: three slices of 141 GB are called 71 GB, and two of them fit.

@@ -73,10 +73,6 @@ class _Address:
         parts = split(address).values()
         return all(each.match(part) for each, part in zip(self.patterns, parts, strict=True))
 
-    def has_domain(self, domain: str) -> bool:
-        """True if the operator has written the domain in full."""
-        return self.domain == domain
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:
@@ -119,10 +115,6 @@ class Spec(Tags):
     def is_exact(self) -> bool:
         """True if it names a product or a place, and not just a vendor."""
         return self.product_id is not None or self.address.digits > 0
-
-    def may_match(self, address: str) -> bool:
-        """True if a function of which nothing but the address is known may match."""
-        return self.address.may_be(address)
 
     def matches(self, function: Function, functions: Snapshot) -> bool:
         """True if the function matches."""
@@ -177,7 +169,7 @@ def unused(
     """
     said = []
     for number, each in enumerate(specs, 1):
-        if id(each) in used or any(map(each.may_match, functions.faults)):
+        if id(each) in used or any(map(each.address.may_be, functions.faults)):
             continue
         fitting = [name for name in functions if each.matches(functions[name], functions)]
         if not fitting:

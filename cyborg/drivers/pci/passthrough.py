@@ -126,7 +126,7 @@ class PciPassthroughDriver(pci.PciDriver):
         return {
             address
             for address in functions.faults
-            if any(each.may_match(address) for each in specs)
+            if any(each.address.may_be(address) for each in specs)
         }
 
     def _refuse_divided(

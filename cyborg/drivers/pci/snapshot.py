@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from cyborg.drivers.pci import host_use, product_names, quiet_use, sysfs
 
@@ -85,8 +85,8 @@ class Vanished(LookupError):
     """The function was there at the walk and is gone now."""
 
 
-class Details(Protocol):
-    """The source of files that are read after the walk.
+class Details:
+    """The source of files that are read after the walk: this host's sysfs.
 
     A path is relative to the function, or begins with ``/`` if the file is elsewhere.
     """
@@ -96,24 +96,34 @@ class Details(Protocol):
 
         :raises OSError: it does not exist or cannot be read
         """
+        return sysfs.text(_below(address, path))
 
     def names(self, address: str, path: str) -> Iterable[str]:
         """The names in a directory.
 
         :raises OSError: it does not exist or cannot be read
         """
+        place = _below(address, path)
+        try:
+            return os.listdir(place)
+        except FileNotFoundError:
+            sysfs.check_no_link(place)
+            raise
 
     def exists(self, address: str) -> bool:
         """True if the function is still there."""
+        return os.path.exists(f"{DEVICES}/{address}")
 
     def location(self, address: str) -> str:
         """The path of the function's directory, with those of the bridges above it.
 
         :raises OSError: it cannot be read
         """
+        return os.readlink(f"{DEVICES}/{address}")
 
     def product(self, vendor: str, device: str) -> str | None:
         """The name of a product, or None if it is not known."""
+        return product_names.find(vendor, device)
 
 
 class Snapshot(Mapping[str, Function]):
@@ -138,7 +148,7 @@ class Snapshot(Mapping[str, Function]):
         self._unread: set[str] = set(faults)
         self._partly_read: set[str] = set()
         self._functions = {function.address: function for function in found}
-        self._details = details or _Tree()
+        self._details = details or Details()
         #: Those that programs of the host have open though no request has them.
         self.opened: Callable[[], host_use.Uses] = lambda: host_use.Uses(used={})
         self._uses = host_use.Uses(used=used) if used is not None else None
@@ -462,30 +472,6 @@ def reason_to_keep(
     opened = functions.opened()
     quiet = None if function.address in opened.held else functions.quiet_use(function)
     return quiet or opened.of(function.address)
-
-
-class _Tree:
-    """This host's sysfs."""
-
-    def read(self, address: str, path: str) -> str:
-        return sysfs.text(_below(address, path))
-
-    def names(self, address: str, path: str) -> Iterable[str]:
-        place = _below(address, path)
-        try:
-            return os.listdir(place)
-        except FileNotFoundError:
-            sysfs.check_no_link(place)
-            raise
-
-    def exists(self, address: str) -> bool:
-        return os.path.exists(f"{DEVICES}/{address}")
-
-    def location(self, address: str) -> str:
-        return os.readlink(f"{DEVICES}/{address}")
-
-    def product(self, vendor: str, device: str) -> str | None:
-        return product_names.find(vendor, device)
 
 
 def _plain(text: str) -> str:

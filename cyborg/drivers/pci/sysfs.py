@@ -78,10 +78,7 @@ def link_if_there(path: str) -> str | None:
 
 def link(path: str) -> str | None:
     """The last part of a link's target, or None if there is no link."""
-    try:
-        return os.path.basename(os.readlink(path))
-    except OSError:
-        return None
+    return os.path.basename(target(path)) or None
 
 
 def target(path: str) -> str:
@@ -98,11 +95,8 @@ def names(path: str) -> list[str]:
     :raises OSError: it cannot be read, or is a link that leads nowhere
     """
     try:
-        return sorted(os.listdir(path))
+        return listing(path)
     except NotADirectoryError:
-        return []
-    except FileNotFoundError:
-        check_no_link(path)
         return []
 
 

@@ -71,17 +71,14 @@ def _read_twice(address: str) -> dict[str, Any] | None:
 
     A function that is being removed or added may be half there, so it is tried once more.
     """
+    with contextlib.suppress(_UnreadableFile):
+        return _read(address)
     try:
         return _read(address)
     except _UnreadableFile:
-        if not os.path.exists(f"{DEVICES}/{address}"):
-            return None
-    try:
-        return _read(address)
-    except _UnreadableFile:
-        if not os.path.exists(f"{DEVICES}/{address}"):
-            return None
-        raise
+        if os.path.exists(f"{DEVICES}/{address}"):
+            raise
+        return None
 
 
 def _read(address: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def by_host(
     ``spec`` is the object of the operator's list that matches it.
     """
     is_listed = spec is not None and not spec.exclude
-    far = spec is not None and spec.address.has_domain(split(function.address)["domain"])
+    far = spec is not None and spec.address.domain == split(function.address)["domain"]
     reason = reason_to_keep(function, functions, listed=is_listed, far=far and is_listed)
     if reason is None:
         return None

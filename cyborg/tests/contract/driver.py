@@ -30,7 +30,7 @@ class Host:
     foreign: frozenset[str] = frozenset()
 
 
-class Files:
+class Files(pci.Details):
     """What sysfs shows below functions: ``{address: {path: text}}``, paths as in sysfs."""
 
     def __init__(self, texts: Mapping[str, Mapping[str, object]]) -> None:

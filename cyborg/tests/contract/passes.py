@@ -160,7 +160,7 @@ def _without(walk: pci.Snapshot, address: str) -> _Host:
     return _Host(pci=pci.Snapshot(walk.values(), _Vanishing(walk._details, address)))
 
 
-class _Vanishing:
+class _Vanishing(pci.Details):
     def __init__(self, details: pci.Details, gone: str) -> None:
         self._details = details
         self._gone = gone

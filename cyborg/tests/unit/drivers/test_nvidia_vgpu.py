@@ -82,10 +82,7 @@ def test_a_type_that_cannot_be_read_is_not_none(driver):
     ],
 )
 def test_as_many_slices_fit_as_the_card_has(driver, name, gib, memory_mib, count):
-    kind = vgpu.VgpuPart(
-        function=PF, total=1, type="1", name=name, memory_mib=gib * 1024, created=None
-    )
-    assert driver._types.fit(PF, "1", kind, memory_mib) == count
+    assert driver._types.fit(PF, "1", name, memory_mib, gib * 1024) == count
 
 
 SHARED = ["DC-1-12Q", "DC-1-24Q", "DC-1-8C", "DC-1-24C", "DC-2-16Q", "DC-2-48Q", "DC-4-96Q"]
@@ -114,8 +111,5 @@ def test_as_many_parts_fit_as_share_the_instances_of_a_card(driver):
     product = f"{PF.device}:{PF.subsystem_vendor}:{PF.subsystem_device}"
     for number, name in enumerate(SHARED):
         driver.kept.set("vgpu_types", f"{product} {number}", name)
-    kind = vgpu.VgpuPart(
-        function=PF, total=1, type="0", name="DC-1-12Q", memory_mib=12 * 1024, created=None
-    )
 
-    assert driver._types.fit(PF, "0", kind, 96 * 1024) == 8
+    assert driver._types.fit(PF, "0", "DC-1-12Q", 96 * 1024, 12 * 1024) == 8
