@@ -57,7 +57,7 @@ def find(
         )
         for address, fault in functions.faults.items()
     ]
-    for function in _left_out(functions, findings, enabled):
+    for function in _left_out(host):
         try:
             why = _why(function, host)
         except (OSError, ValueError, LookupError) as exc:
@@ -91,12 +91,9 @@ def lines(found: Sequence[UnofferedFunction], most: int | None = None) -> list[s
     return said[:most]
 
 
-def _left_out(
-    functions: pci.Snapshot, findings: discovery.Findings, enabled: Mapping[str, base.Driver]
-) -> Iterator[pci.Function]:
-    offered = _offered(functions, findings)
-    host = _SeenHost(functions, findings, enabled, None)
-    listed = _listed(functions, enabled)
+def _left_out(host: _SeenHost) -> Iterator[pci.Function]:
+    functions = host.functions
+    offered, listed = _offered(functions, host.findings), _listed(functions, host.enabled)
     # The drivers that need those have an error.
     shown: Set[str] = frozenset()
     with contextlib.suppress(OSError):
@@ -169,10 +166,9 @@ def _offered(functions: pci.Snapshot, findings: discovery.Findings) -> set[str]:
 
 
 def _infos(device: base.Device) -> Iterator[Mapping[str, str]]:
-    for deployable in device.deployables:
-        for handle in deployable.attach_handles:
-            is_slice = handle.attach_type == base.NODES
-            yield device.control_path.cpid_info if is_slice else handle.attach_info
+    for handle in device.handles:
+        is_slice = handle.attach_type == base.NODES
+        yield device.control_path.cpid_info if is_slice else handle.attach_info
 
 
 def _drivers_why(function: pci.Function, host: _SeenHost) -> base.Refusal | None:

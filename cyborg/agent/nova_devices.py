@@ -94,7 +94,6 @@ def _reported(
     """Each driver, and the functions that it would give to guests."""
     for driver, devices in findings.devices.items():
         for device in devices:
-            for deployable in device.deployables:
-                for handle in deployable.attach_handles:
-                    with contextlib.suppress(KeyError):
-                        yield driver, functions[pci.join(handle.attach_info)]
+            for handle in device.handles:
+                with contextlib.suppress(KeyError):
+                    yield driver, functions[pci.join(handle.attach_info)]

@@ -101,8 +101,7 @@ class Opened:
         return replace(findings, devices=devices)
 
     def _noted(self, device: base.Device) -> base.Device:
-        infos = (each.attach_info for part in device.deployables for each in part.attach_handles)
-        places = list(map(_address, infos))
+        places = [_address(each.attach_info) for each in device.handles]
         guest = self._absent.get(places[0]) if len(places) == 1 else None
         if guest is None or device.unhealthy is not None:
             return device

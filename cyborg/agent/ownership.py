@@ -146,25 +146,16 @@ def with_keys(
     for device in devices:
         path = device.control_path
         keys = {UniqueName(path.place, str(path))}
-        for deployable in device.deployables:
-            keys.add(UniqueName(f"deployable {deployable.name}"))
-            for handle in deployable.attach_handles:
-                keys.update(_functions_of(handle, functions))
+        keys.update(UniqueName(f"deployable {each.name}") for each in device.deployables)
+        for handle in device.handles:
+            keys.update(_functions_of(handle, functions))
         yield device, keys
 
 
 def given_twice(device: base.Device) -> str | None:
     """A PCI function for which a device has two handles, or None."""
-    given: set[str] = set()
-    for deployable in device.deployables:
-        for handle in deployable.attach_handles:
-            address = _address(handle) if handle.attach_type == "PCI" else None
-            if address is None:
-                continue
-            if address in given:
-                return address
-            given.add(address)
-    return None
+    given = Counter(_address(each) for each in device.handles if each.attach_type == "PCI")
+    return next((each for each, times in given.items() if each is not None and times > 1), None)
 
 
 def _functions_of(

@@ -11,7 +11,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -261,6 +261,11 @@ class Device:
         if len(set(names)) != len(names):
             raise ValueError("a device has two deployables of one name")
         _check_parents({deployable.name: deployable.parent for deployable in self.deployables})
+
+    @property
+    def handles(self) -> Iterator[AttachHandle]:
+        """The attach handles of all its deployables."""
+        return (handle for part in self.deployables for handle in part.attach_handles)
 
     def to_wire(self) -> dict[str, Any]:
         """The device as plain data for a message."""

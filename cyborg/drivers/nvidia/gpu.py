@@ -420,8 +420,7 @@ def _is_whole(device: base.Device) -> bool:
     """True if a guest gets the card itself."""
     return any(
         handle.attach_type == "PCI" and "asked_type" not in handle.attach_info
-        for part in device.deployables
-        for handle in part.attach_handles
+        for handle in device.handles
     )
 
 

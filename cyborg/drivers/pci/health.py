@@ -35,7 +35,7 @@ class Health:
     ) -> str | None:
         """The fault of a device as a sentence, or None. ``own_check`` is the driver's."""
         address = join(device.control_path.cpid_info)
-        given = _given(device)
+        given = {join(each.attach_info) for each in device.handles if each.attach_type == "PCI"}
         sentences = [
             f"PCI function {part} is missing from the bus"
             for part in self._lost_parts(device, address, given, functions)
@@ -117,12 +117,3 @@ class Health:
                 f"The link of PCI function {address} runs at {link.speed} instead of "
                 f"{link.max_speed}"
             )
-
-
-def _given(device: base.Device) -> set[str]:
-    return {
-        join(handle.attach_info)
-        for deployable in device.deployables
-        for handle in deployable.attach_handles
-        if handle.attach_type == "PCI"
-    }

@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from cyborg.conf import drivers as options
-from cyborg.drivers.nvidia import gpu, vgpu, vgpu_types
+from cyborg.drivers.nvidia import gpu, vgpu_types
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.pci_functions import function
 
