@@ -18,9 +18,8 @@ from cyborg.drivers import base, pci
 from cyborg.drivers.pci import sysfs
 
 _DEVICES = pathlib.Path("/sys/devices")
-_FUNCTIONS = pathlib.Path("/sys/bus/pci/devices")
+_FUNCTIONS = pathlib.Path(sysfs.DEVICES)
 _MEDIATED = pathlib.Path("/sys/bus/mdev/devices")
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: Devices of the whole host have their folders in one of these.
 _OF_HOST = (pathlib.Path("/sys/devices/virtual"), pathlib.Path("/sys/class"))
 _KFD_NODES = "/sys/devices/virtual/kfd/kfd/topology/nodes"
@@ -30,7 +29,6 @@ _BESIDE = {
     "0x19e5 0x1200": ("davinci_manager", "devmm_svm", "hisi_hdc"),
 }
 _HUAWEI, _DAVINCI = "0x19e5", re.compile(r"/dev/davinci[0-9]+")
-_MDEV = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: Nodes of these subsystems, and what is below them, reach the board or all of the card, such as
 #: its voltages, its firmware or its clock, and not the accelerator alone.
 _NEVER = frozenset(
@@ -97,7 +95,7 @@ def of_folder(
 
 
 def _of_mediated(uuid: str) -> base.ContainerEdits:
-    if not _MDEV.fullmatch(uuid):
+    if not sysfs.UUID.fullmatch(uuid):
         raise ValueError(f"{uuid!r} is not a uuid")
     place = _MEDIATED / uuid
     place.stat()
@@ -105,7 +103,7 @@ def _of_mediated(uuid: str) -> base.ContainerEdits:
 
 
 def _of_function(address: str, uuid: str) -> base.ContainerEdits:
-    if not _ADDRESS.fullmatch(address):
+    if not sysfs.ADDRESS.fullmatch(address):
         raise ValueError(f"{address!r} is not the address of a PCI function")
     place = _FUNCTIONS / address
     place.stat()
@@ -143,7 +141,7 @@ def _partitions(address: str) -> Iterator[str]:
     ROCm's driver tells which are the GPU's. Where it tells nothing, they are the only one's.
     """
     minors = [each.get("drm_render_minor", "") for each in partitions(address).values()]
-    others = filter(_ADDRESS.fullmatch, sysfs.names("/sys/bus/pci/drivers/amdgpu"))
+    others = filter(sysfs.ADDRESS.fullmatch, sysfs.names("/sys/bus/pci/drivers/amdgpu"))
     for minor in minors if sysfs.names(_KFD_NODES) or len([*others]) > 1 else ("*",):
         for each in pathlib.Path("/sys/devices").glob(f"platform/amdgpu_xcp*/drm/renderD{minor}"):
             yield from _node(str(each))
@@ -185,7 +183,7 @@ def _davinci(driver: str, nodes: Iterable[str]) -> Iterator[str]:
     if any(_DAVINCI.fullmatch(each) for each in nodes):
         return
     found = [node for name in _OF_HOST for node in name.glob("*/davinci[0-9]*")]
-    others = filter(_ADDRESS.fullmatch, sysfs.names(f"/sys/bus/pci/drivers/{driver}"))
+    others = filter(sysfs.ADDRESS.fullmatch, sysfs.names(f"/sys/bus/pci/drivers/{driver}"))
     if len({each.name for each in found}) == 1 and len([*others]) == 1:
         yield from _node(str(found[0]))
 
@@ -217,7 +215,7 @@ def _nodes(place: str, depth: int) -> Iterator[str]:
     """The device nodes of what is below a folder of sysfs, but for other PCI functions."""
     for name in sysfs.names(place):
         below = f"{place}/{name}"
-        if _ADDRESS.fullmatch(name) or pathlib.Path(below).is_symlink():
+        if sysfs.ADDRESS.fullmatch(name) or pathlib.Path(below).is_symlink():
             continue
         if not pathlib.Path(below).is_dir():
             continue

@@ -14,7 +14,6 @@ from cyborg.drivers.pci import sysfs
 #: Each read returns one record, from the oldest that the kernel still has.
 PATH = "/dev/kmsg"
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _RECORD_MAX = 8192
 #: What an administrator writes when a card can be used again: its slot, and microseconds since the
 #: host started.
@@ -63,7 +62,7 @@ class KernelLog:
 
 def _boot_id() -> str:
     text = sysfs.text(_BOOT_ID).strip()
-    if not _UUID.fullmatch(text):
+    if not sysfs.UUID.fullmatch(text):
         raise OSError(errno.EINVAL, "it holds no UUID", _BOOT_ID)
     return text
 

@@ -7,7 +7,6 @@ import contextlib
 import fnmatch
 import logging
 import pathlib
-import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -20,8 +19,6 @@ from cyborg.drivers.pci import device_spec, sysfs
 LOG = logging.getLogger(__name__)
 
 _PARENTS = pathlib.Path("/sys/class/mdev_bus")
-_FUNCTIONS = pathlib.Path("/sys/bus/pci/devices")
-_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _KEYS = frozenset({"parent", "mdev_type", "resource_class", "traits", "type"})
 
 
@@ -125,9 +122,14 @@ class MdevDriver(mdev_handles.HostSteps):
             return None
         created = mdev_handles.created(path.name, kind)
         total = _number(types / kind / "available_instances") + len(created)
-        is_pci = _ADDRESS.fullmatch(path.name) is not None
+        is_pci = sysfs.ADDRESS.fullmatch(path.name) is not None
         place = pci.split(path.name) if is_pci else {"parent": path.name}
-        attributes = {"mdev_type": kind, **_facts(path)}
+        node = _text(path / "numa_node") or ""
+        attributes: dict[str, str | int] = {
+            "mdev_type": kind,
+            **({"numa_node": int(node)} if node.isdigit() else {}),
+            **({"pci_address": path.name} if is_pci else {}),
+        }
         traits = ("OWNER_CYBORG", f"CUSTOM_MDEV_{kind}", *spec.traits)
         deployable = base.Deployable(
             name=f"{host}_{path.name}",
@@ -151,7 +153,7 @@ class MdevDriver(mdev_handles.HostSteps):
 
 def _is_gone(path: pathlib.Path) -> bool:
     """True if a parent has vanished. One that is on the PCI bus has not."""
-    return not (path.exists() or (_FUNCTIONS / path.name).exists())
+    return not (path.exists() or pathlib.Path(sysfs.DEVICES, path.name).exists())
 
 
 def _spec(item: Any) -> _MdevSpec:
@@ -175,16 +177,6 @@ def _number(path: pathlib.Path) -> int:
         return int(text)
     except ValueError:
         raise ValueError(f"{path} holds no number: {text[:40]!r}") from None
-
-
-def _facts(path: pathlib.Path) -> dict[str, str | int]:
-    node = _text(path / "numa_node")
-    known: dict[str, str | int] = {}
-    if node is not None and node.isdigit():
-        known["numa_node"] = int(node)
-    if _ADDRESS.fullmatch(path.name):
-        known["pci_address"] = path.name
-    return known
 
 
 def _text(path: pathlib.Path) -> str | None:

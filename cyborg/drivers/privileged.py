@@ -294,8 +294,7 @@ def set_numvfs(address: str, count: int) -> None:
 @_privileged
 def set_drivers_autoprobe(address: str, *, on: bool) -> None:
     """Set whether the host's drivers take new virtual functions of a physical function."""
-    pf = _function(address)
-    _write(pf / "sriov_drivers_autoprobe", str(int(on)))
+    _write(_function(address) / "sriov_drivers_autoprobe", str(int(on)))
 
 
 @_privileged
@@ -310,7 +309,8 @@ def bind_driver(address: str, driver: str) -> None:
     _write(path / "driver_override", driver)
     if _link(path / "driver") == driver:
         return
-    _unbind(path)
+    if (path / "driver").exists():
+        _write(path / "driver" / "unbind", address)
     _write(_PCI / "drivers_probe", address)
     if _link(path / "driver") != driver:
         raise OSError(errno.ENODEV, f"driver {driver} does not take {address}")
@@ -591,11 +591,6 @@ def _mdev(uuid: str) -> tuple[str, str | None]:
     """Parent and type of a mediated device."""
     path = (_MDEVS / uuid).resolve()
     return path.parent.name, _link(path / "mdev_type")
-
-
-def _unbind(path: pathlib.Path) -> None:
-    if (path / "driver").exists():
-        _write(path / "driver" / "unbind", path.name)
 
 
 def _use(vf: pathlib.Path) -> str | None:

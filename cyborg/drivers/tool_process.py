@@ -66,7 +66,8 @@ def run(
             # Last of all: this process may have been stopped since it was asked.
             if permit_clock.is_over(until):
                 raise OSError(errno.ETIME, f"The permit ended before {command[0]} was started")
-            limits = [*_capability_limit(allowed), *_watchdog(timeout)]
+            watchdog = [_WATCHDOG, "--signal=KILL", f"{timeout + _GRACE:.3f}"]
+            limits = [*_capability_limit(allowed), *watchdog]
             status, output = _wait(limits, command, timeout, descriptor)
     except FileNotFoundError as exc:
         raise OSError(errno.ENOENT, f"{exc.filename} is not installed") from exc
@@ -111,10 +112,6 @@ def _locked(path: pathlib.Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _watchdog(timeout: float) -> list[str]:
-    return [_WATCHDOG, "--signal=KILL", f"{timeout + _GRACE:.3f}"]
 
 
 def _capability_limit(allowed: Iterable[int]) -> list[str]:

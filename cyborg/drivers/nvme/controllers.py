@@ -55,21 +55,14 @@ class NvmeController(pci.PciDriver):
         """Facts that the host's driver shows as long as it has the controller."""
         facts: dict[str, str | int | None] = {}
         for path in _controllers(function, functions):
-            namespaces = [
-                name
-                for name in functions.names(function.address, path)
-                if _NAMESPACE.fullmatch(name)
-            ]
-            sizes = [
-                functions.number(function.address, f"{path}/{name}/size") or 0
-                for name in namespaces
-            ]
+            names = _namespaces(function.address, path, functions)
+            shown = [functions.number(function.address, f"{path}/{each}/size") for each in names]
             facts = {
                 "product": functions.text(function.address, f"{path}/model"),
                 "serial": functions.text(function.address, f"{path}/serial"),
                 "firmware": functions.text(function.address, f"{path}/firmware_rev"),
-                "namespaces": len(namespaces),
-                "capacity_mib": sum(sizes) // _SECTORS_OF_A_MIB,
+                "namespaces": len(shown),
+                "capacity_mib": sum(filter(None, shown)) // _SECTORS_OF_A_MIB,
             }
         return facts
 
@@ -131,8 +124,7 @@ class NvmeController(pci.PciDriver):
         found = {
             functions.text(function.address, f"{path}/{name}/wwid")
             for path in _controllers(function, functions)
-            for name in functions.names(function.address, path)
-            if _NAMESPACE.fullmatch(name)
+            for name in _namespaces(function.address, path, functions)
         }
         if found - {None}:
             self._namespaces[function.address] = frozenset(name for name in found if name)
@@ -342,14 +334,17 @@ def _controllers(function: pci.Function, functions: pci.Snapshot) -> Iterator[st
         yield f"nvme/{name}"
 
 
+def _namespaces(address: str, controller: str, functions: pci.Snapshot) -> Iterator[str]:
+    return filter(_NAMESPACE.fullmatch, functions.names(address, controller))
+
+
 def _disks(address: str, controller: str, functions: pci.Snapshot) -> Iterator[str]:
     """The paths of the block devices of a controller's namespaces, each before its partitions."""
-    for name in functions.names(address, controller):
-        if _NAMESPACE.fullmatch(name):
-            # With several paths to a namespace, the block device is elsewhere, and named without
-            # the path.
-            disk = re.sub(r"c\d+n", "n", name)
-            place = f"{controller}/{name}" if disk == name else f"{_BLOCK}/{disk}"
-            below = functions.names(address, place)
-            yield place
-            yield from (f"{place}/{part}" for part in below if part.startswith(f"{disk}p"))
+    for name in _namespaces(address, controller, functions):
+        # With several paths to a namespace, the block device is elsewhere, and named without the
+        # path.
+        disk = re.sub(r"c\d+n", "n", name)
+        place = f"{controller}/{name}" if disk == name else f"{_BLOCK}/{disk}"
+        below = functions.names(address, place)
+        yield place
+        yield from (f"{place}/{part}" for part in below if part.startswith(f"{disk}p"))

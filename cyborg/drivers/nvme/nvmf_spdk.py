@@ -356,11 +356,9 @@ class NvmfSpdkDriver:
             raise spdk_rpc.SpdkError(f"target {name!r} is not in [nvmf_spdk] targets")
         return target
 
-    @contextlib.contextmanager
-    def _alone(self, target: _Target, nqn: str) -> Iterator[None]:
-        """Change who has a subsystem while nobody else does."""
-        with self._locks.setdefault(_key_of(target, nqn), threading.Lock()):
-            yield
+    def _alone(self, target: _Target, nqn: str) -> threading.Lock:
+        """Held to change who has a subsystem while nobody else does."""
+        return self._locks.setdefault(_key_of(target, nqn), threading.Lock())
 
     def _given(self, target: _Target, nqn: str) -> _GivenDisk | None:
         kept = self._kept.get(_GIVEN, _key_of(target, nqn))
@@ -513,14 +511,14 @@ def _handles(subsystem: _Subsystem) -> tuple[base.AttachHandle, ...]:
 
 
 def _attributes(subsystem: _Subsystem) -> dict[str, str | int]:
-    attributes: dict[str, str | int] = {}
-    if subsystem.serial:
-        attributes["serial"] = subsystem.serial
+    facts: dict[str, str | int] = {"serial": subsystem.serial}
     bdev = subsystem.bdev
     if bdev is not None:
-        attributes["capacity_mib"] = bdev.block_size * bdev.blocks // _MIB
-        attributes["block_size"] = str(bdev.block_size)
-        attributes["bdev"] = bdev.name
-        named = {"product": bdev.product, "firmware": bdev.firmware}
-        attributes |= {key: value for key, value in named.items() if value}
-    return attributes
+        facts |= {
+            "capacity_mib": bdev.block_size * bdev.blocks // _MIB,
+            "block_size": str(bdev.block_size),
+            "bdev": bdev.name,
+            "product": bdev.product,
+            "firmware": bdev.firmware,
+        }
+    return {key: value for key, value in facts.items() if value != ""}

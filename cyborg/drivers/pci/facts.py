@@ -271,7 +271,7 @@ def vgpu_type(function: Function, functions: Snapshot) -> str | None:
 
 def has_others(function: Function) -> bool:
     """True if a card's first function says that the card has more, even if the bus shows none."""
-    path = f"/sys/bus/pci/devices/{function.address}/config"
+    path = f"{sysfs.DEVICES}/{function.address}/config"
     header = sysfs.beginning(path, _HEADER_TYPE + 1)
     return len(header) > _HEADER_TYPE and bool(header[_HEADER_TYPE] & _MULTI_FUNCTION)
 

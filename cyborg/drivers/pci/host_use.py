@@ -29,7 +29,6 @@ _NETS = "/sys/class/net"
 _BLOCKS = "/sys/class/block"
 #: Links to the same block devices by their numbers.
 _NUMBERS = "/sys/dev/block"
-_FUNCTIONS = "/sys/bus/pci/devices"
 _BTRFS = "/sys/fs/btrfs"
 #: What the kernel's own targets show over the network: NVMe-oF, and SCSI by iSCSI or iSER.
 _NVMET = "/sys/kernel/config/nvmet/subsystems"
@@ -38,10 +37,8 @@ _MOUNTS = "/proc/self/mountinfo"
 _ROUTES = "/proc/net/route"
 _IPV6 = "/proc/net/if_inet6"
 _SWAPS = "/proc/swaps"
-_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 #: The root of a PCI bus: the host's, or one behind a controller.
 _BUS = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: An NVMe controller: one of several paths to the namespaces of its subsystem.
 _CONTROLLER = re.compile(r"nvme\d+")
 #: SIOCGIFCONF of <linux/sockios.h>: get all IPv4 addresses.
@@ -187,7 +184,7 @@ class _UseFinder:
     def _place(self, name: str) -> str:
         """The directory of an interface, at its function if that shows it."""
         port = self._ports.get(name)
-        return f"{_NETS}/{name}" if port is None else f"{_FUNCTIONS}/{port}/net/{name}"
+        return f"{_NETS}/{name}" if port is None else f"{sysfs.DEVICES}/{port}/net/{name}"
 
     def _block_device(self, places: Sequence[str], reason: str, seen: set[str]) -> None:
         """``places`` are the paths of one device; those that are not there do not matter."""
@@ -343,7 +340,7 @@ def _btrfs() -> Iterator[tuple[str, list[str]]]:
     """The mount table does not list all devices of a btrfs."""
     for fsid in sysfs.listing(_BTRFS):
         folder = f"{_BTRFS}/{fsid}/devices"
-        for name in os.listdir(folder) if _UUID.fullmatch(fsid) else ():
+        for name in os.listdir(folder) if sysfs.UUID.fullmatch(fsid) else ():
             yield f"btrfs {fsid}", [f"{folder}/{name}", *_named(name)]
 
 
@@ -395,9 +392,9 @@ def _addresses(path: str) -> Iterator[str]:
     One is its parent. Another may have the parent's whole bus behind it, as Intel's VMD has.
     """
     parts = os.path.realpath(path).split("/")
-    yield from [part for part in parts if _ADDRESS.fullmatch(part)][-1:]
+    yield from [part for part in parts if sysfs.ADDRESS.fullmatch(part)][-1:]
     for part, below in itertools.pairwise(parts):
-        if _ADDRESS.fullmatch(part) and _BUS.fullmatch(below):
+        if sysfs.ADDRESS.fullmatch(part) and _BUS.fullmatch(below):
             yield part
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Set
 
 from cyborg.drivers.pci import sysfs
@@ -12,7 +11,6 @@ from cyborg.drivers.pci.snapshot import Function, Snapshot, Vanished
 #: Subsystems of the kernel in which only accelerators have devices.
 _SUBSYSTEMS = ("accel", "fpga_manager")
 GRAPHICS, _RENDERER = "drm", "renderD"
-_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 PROCESSING, COPROCESSORS, DISPLAYS = "12", "0b40", "03"
 #: Classes of the host's disks, networks, bridges and buses, which an accelerator's vendor may have.
@@ -126,7 +124,7 @@ def shown(functions: Snapshot, *subsystems: str) -> frozenset[str]:
 
 def function_of(place: str) -> str | None:
     """The PCI function of a device by its path in sysfs; None for what is on a bus behind it."""
-    found = _ADDRESS.findall(place)
+    found = sysfs.ADDRESS.findall(place)
     if not found or "/usb" in place.rpartition(found[-1])[2]:
         return None
     return str(found[-1])

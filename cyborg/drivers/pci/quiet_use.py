@@ -10,7 +10,6 @@ from collections.abc import Iterator, Set
 
 from cyborg.drivers.pci import sysfs
 
-_FUNCTIONS = "/sys/bus/pci/devices"
 _UIO = "/sys/class/uio"
 _CXL = "/sys/bus/cxl/devices"
 #: What a network card's driver makes, by the folder: the kernel leaves the folder of one that has
@@ -35,7 +34,7 @@ def lent(address: str, *, has_interface: bool) -> str | None:
     :raises OSError: that cannot be told
     """
     for folder, what in _LENT.items():
-        path = f"{_FUNCTIONS}/{address}/{folder}"
+        path = f"{sysfs.DEVICES}/{address}/{folder}"
         if has_interface and folder == "net":
             continue
         if os.path.isdir(path) and not sysfs.names(path):

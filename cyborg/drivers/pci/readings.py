@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from cyborg.drivers.pci import sysfs
 from cyborg.drivers.pci.snapshot import Function
 
-_DEVICES = "/sys/bus/pci/devices"
 _TEMPERATURE = re.compile(r"temp\d+_input")
 #: In microwatts. A driver has one of them, or both.
 _POWERS = ("power1_input", "power1_average")
@@ -47,7 +46,7 @@ def number(path: str) -> int | None:
 
 def errors(function: Function) -> dict[str, float]:
     """ECC errors of all blocks of a card together, as amdgpu counts them (``ras``)."""
-    folder = f"{_DEVICES}/{function.address}/ras"
+    folder = f"{sysfs.DEVICES}/{function.address}/ras"
     texts = [
         sysfs.beginning(f"{folder}/{name}", 200)
         for name in _names(folder)
@@ -64,13 +63,13 @@ def errors(function: Function) -> dict[str, float]:
 
 def file(function: Function, name: str) -> int | None:
     """The number in a file of a function, or None."""
-    return number(f"{_DEVICES}/{function.address}/{name}")
+    return number(f"{sysfs.DEVICES}/{function.address}/{name}")
 
 
 def _sensors(address: str, below: Iterable[str]) -> Iterator[str]:
     """The directories with sensors: below ``hwmon``, or, of a device of a class, right below it."""
     for path in ("hwmon", *below):
-        folder = f"{_DEVICES}/{address}/{path}"
+        folder = f"{sysfs.DEVICES}/{address}/{path}"
         yield from (f"{folder}/{name}" for name in _names(folder) if name.startswith("hwmon"))
 
 

@@ -13,15 +13,14 @@ from __future__ import annotations
 import functools
 import operator
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from cyborg.drivers.pci import host_use, product_names, quiet_use, sysfs
+from cyborg.drivers.pci.sysfs import DEVICES
 
-DEVICES = "/sys/bus/pci/devices"
 #: Classes of functions that can have disks or networks of the host: storage and network
 #: controllers, SD hosts, and buses such as USB, Fibre Channel and InfiniBand.
 _HOST_CLASSES = ("01", "02", "0805", "0c")
@@ -38,8 +37,6 @@ _HEADER_TYPE, _HEADER_MASK, _END_POINT_HEADER, _BRIDGE_HEADERS = 0x0E, 0x7F, 0, 
 #: Reasons to keep a function that the operator can lift.
 BOOTED_WITH = "it is the graphics card that the host was booted with"
 FAR_DOMAIN = "guests have no PCI domain above ffff"
-
-_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 T = TypeVar("T")
 #: Facts of a function by their names; None for those that the kernel does not show.
@@ -299,7 +296,7 @@ class Snapshot(Mapping[str, Function]):
             *above, _own = self._details.location(function.address).split("/")
         except OSError:
             return ()
-        return tuple(name for name in above if _ADDRESS.fullmatch(name))
+        return tuple(name for name in above if sysfs.ADDRESS.fullmatch(name))
 
     def product(self, function: Function) -> str | None:
         """The name under which the card is sold, or None if the system does not know it."""

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 
+#: Where the kernel shows PCI functions, each by its address.
+DEVICES = "/sys/bus/pci/devices"
+ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _BUFFER = 65536
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 #: The size limit of a file in sysfs: a shorter read is all of it.

@@ -16,7 +16,7 @@ _NAME_MAX = 255
 
 def product_name(function: Function) -> str | None:
     """The name, or None if the card shows none."""
-    path = f"/sys/bus/pci/devices/{function.address}/vpd"
+    path = f"{sysfs.DEVICES}/{function.address}/vpd"
     try:
         status = os.stat(path)  # noqa: PTH116 - pathlib takes longer
     except OSError:

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cyborg.drivers.pci import sysfs
-from cyborg.drivers.pci.snapshot import BRIDGE, DEVICES, Function, Snapshot, slot, split
+from cyborg.drivers.pci.snapshot import BRIDGE, Function, Snapshot, slot, split
+from cyborg.drivers.pci.sysfs import DEVICES
 
 _ID_WIDTH = 4
 _VFS_MAX = 0xFFFF
