@@ -51,12 +51,9 @@ class Agent:
             look=self._opened.look,
             measured=conf.metrics.port is not None,
         )
-        steps = host_steps.StepEndpoint(conf, loaded.drivers, self._started, self._passes)
-        self._writes = steps.writes
-        self._specifications = steps.specifications
-        self._reconcile = steps.reconcile
-        self._sriov = sriov.Configurator(conf, steps.layout_changes)
-        self._server = rpc.agent_server(conf, conf.host, steps)
+        self._steps = host_steps.StepEndpoint(conf, loaded.drivers, self._started, self._passes)
+        self._sriov = sriov.Configurator(conf, self._steps.layout_changes)
+        self._server = rpc.agent_server(conf, conf.host, self._steps)
         self._loop = process.Loop("discovery", self._step)
         self._watcher = hotplug.EventWatcher(self._look_now) if conf.agent.hotplug else None
         self._last_pass = -math.inf
@@ -140,7 +137,7 @@ class Agent:
             sriov_errors = self._sriov.apply()
             found = self._discovery.run()
             findings = cleaning.noted(self._conf, self._opened.noted(found), self._drivers)
-            findings = self._specifications.noted(findings)
+            findings = self._steps.specifications.noted(findings)
             self._discovery.remember()
             errors = {**self._load_errors, **sriov_errors, **findings.errors}
             seen["outcome"] = "partial" if errors else "complete"
@@ -180,7 +177,7 @@ class Agent:
     def _deliver(self, report: rpc.HostReport) -> None:
         try:
             # Marked last of all: it may have waited long.
-            marked = self._writes.marked(report)
+            marked = self._steps.writes.marked(report)
             if marked is not report or not self._is_stored(report):
                 rpc.report(self._conf, marked)
                 self._unchanged = report.unchanged() if marked is report else None
@@ -196,7 +193,7 @@ class Agent:
         self._delivered, self._undelivered = report, None
         self._next_attempt, self._pause = -math.inf, _FIRST_PAUSE
         # Here a conductor is there to be asked.
-        self._reconcile()
+        self._steps.reconcile()
 
     def _log_failure(self, report: rpc.HostReport, sentence: str) -> None:
         """Say it once, however often the delivery is tried."""

@@ -152,15 +152,13 @@ def _state(function: pci.Function, functions: pci.Snapshot) -> str | None:
 def _queues(function: pci.Function, functions: pci.Snapshot) -> dict[str, str]:
     """The modes of the queues that are enabled for user space, by their numbers."""
     path, found = _shown(function, functions), {}
-    for name in functions.names(function.address, path or ""):
-        queue = _QUEUE.fullmatch(name)
-        shown = {
-            key: functions.text(function.address, f"{path}/{name}/{key}")
+    for queue in filter(None, map(_QUEUE.fullmatch, functions.names(function.address, path or ""))):
+        state, kind, mode = (
+            functions.text(function.address, f"{path}/{queue[0]}/{key}")
             for key in ("state", "type", "mode")
-            if queue
-        }
-        if queue and (shown["state"], shown["type"]) == (_ENABLED, "user"):
-            found[queue.group(1)] = shown["mode"] or "dedicated"
+        )
+        if (state, kind) == (_ENABLED, "user"):
+            found[queue[1]] = mode or "dedicated"
     return found
 
 

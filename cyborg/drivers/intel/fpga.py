@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from oslo_config import cfg
@@ -197,56 +197,41 @@ class IntelFpgaDriver(pci.PciDriver):
         functions = pci.scan()
         region = _own_region(functions[first], functions) if first in functions else None
         if region is not None and not others:
-            return self._program_region(target, bitstream, wanted, first, region)
-        return self._program_card(target, bitstream, wanted, functions.get(card), functions)
-
-    def _program_card(
-        self,
-        target: base.ProgramTarget,
-        bitstream: pathlib.Path,
-        wanted: gbs.Header,
-        card: pci.Function | None,
-        functions: pci.Snapshot,
-    ) -> base.Programmed:
-        """Load a bitstream into a card with one region."""
-        address = pci.join(target.control_path.cpid_info)
-        card_tools.check_not_running(self.conf, address)
-        region = _single_region(card, functions) if card is not None else None
-        if card is None or region is None:
-            raise base.NothingWritten(f"FPGA {address} shows no region that can be programmed")
-        card_tools.check_whole_card(target, _program_users(card, functions))
+            # It is locked by its own address: the other regions of the card go on.
+            card_tools.check_not_running(self.conf, first)
+            _check_interface(wanted, region)
+            if wanted.signed:
+                raise base.NothingWritten(
+                    "The bitstream has blocks of a signature, which only fpgaconf can write"
+                )
+            tool = functools.partial(privileged.dfl_region, f"{region.node}/{region.port}")
+            return self._load(target, bitstream, wanted, first, tool, _own_region)
+        card_tools.check_not_running(self.conf, card)
+        region = _single_region(functions[card], functions) if card in functions else None
+        if region is None:
+            raise base.NothingWritten(f"FPGA {card} shows no region that can be programmed")
+        card_tools.check_whole_card(target, _program_users(functions[card], functions))
         _check_interface(wanted, region)
-        card_tools.write(self.conf, privileged.fpgaconf, address, bitstream, target)
-        functions = pci.scan()
-        now = functions.get(address)
-        shown = _single_region(now, functions) if now is not None else None
-        return _verified(address, shown, wanted)
+        tool = privileged.fpgaconf
+        return self._load(target, bitstream, wanted, card, tool, _single_region)
 
-    def _program_region(
+    def _load(
         self,
         target: base.ProgramTarget,
         bitstream: pathlib.Path,
         wanted: gbs.Header,
         address: str,
-        region: _Region,
+        tool: Callable[..., None],
+        region_of: Callable[[pci.Function, pci.Snapshot], _Region | None],
     ) -> base.Programmed:
-        """Load a bitstream into the region of one virtual function, by whose address it is locked.
-
-        The other regions of the card go on.
-        """
-        card_tools.check_not_running(self.conf, address)
-        _check_interface(wanted, region)
-        if wanted.signed:
-            raise base.NothingWritten(
-                "The bitstream has blocks of a signature, which only fpgaconf can write"
-            )
-        place = f"{region.node}/{region.port}"
-        tool = functools.partial(privileged.dfl_region, place)
+        """Load a bitstream with a tool, and see what the region shows then."""
         card_tools.write(self.conf, tool, address, bitstream, target)
         functions = pci.scan()
-        now = functions.get(address)
-        shown = _own_region(now, functions) if now is not None else None
-        return _verified(address, shown, wanted)
+        region = region_of(functions[address], functions) if address in functions else None
+        loaded = region.function if region is not None else None
+        if loaded != wanted.afu_id:
+            raise RuntimeError(f"FPGA {address} shows {loaded} as loaded, not {wanted.afu_id}")
+        return base.Programmed(function=loaded, verified_by="afu_id in sysfs")
 
     def why_unhealthy(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """The static part reads as all ones, unless the card is being written: it does not work."""
@@ -317,13 +302,6 @@ def _check_interface(wanted: gbs.Header, region: _Region) -> None:
         raise base.NothingWritten(
             f"The bitstream is for region {wanted.interface_id}, not {region.interface_id}"
         )
-
-
-def _verified(address: str, shown: _Region | None, wanted: gbs.Header) -> base.Programmed:
-    if shown is None or shown.function != wanted.afu_id:
-        loaded = shown.function if shown is not None else None
-        raise RuntimeError(f"FPGA {address} shows {loaded} as loaded, not {wanted.afu_id}")
-    return base.Programmed(function=shown.function, verified_by="afu_id in sysfs")
 
 
 def _has_vf_per_region(card: pci.Function, regions: Sequence[_Region]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from oslo_config import cfg
 
@@ -30,15 +29,6 @@ _DEVICES = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mappings:
-    """The operator's mappings: the physical network and the functions of each interface."""
-
-    networks: Mapping[str, str]
-    functions: Mapping[str, tuple[str, ...]]
-    addresses: frozenset[str]
-
-
 class IntelNicDriver(nic.NetworkCards):
     """Reports Intel's network cards, with networks from sections of the configuration."""
 
@@ -49,12 +39,22 @@ class IntelNicDriver(nic.NetworkCards):
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
-        self._mappings = _mappings(conf)
+        #: The physical network and the functions of each interface that the operator maps.
+        self._networks: dict[str, str] = {}
+        self._functions: dict[str, tuple[str, ...]] = {}
+        self._addresses: set[str] = set()
+        for name in conf.nic_devices.enabled_nic_types:
+            section = options.register_nic_type(conf, name)
+            for network, port in _pairs(name, section.physical_device_mappings):
+                self._networks.setdefault(port, network)
+            for function, port in _pairs(name, section.function_device_mappings):
+                self._functions[port] = (*self._functions.get(port, ()), function)
+            self._addresses.update(each.strip().lower() for each in section.device_addresses)
 
     def exactness(self, functions: pci.Snapshot) -> Mapping[str, int]:
         """All cards, or only those that the operator names."""
         matched = super().exactness(functions)
-        named = self._mappings.addresses
+        named = self._addresses
         return {
             address: exactness
             for address, exactness in matched.items()
@@ -64,11 +64,11 @@ class IntelNicDriver(nic.NetworkCards):
     def unmatched(self, functions: pci.Snapshot) -> Sequence[str]:
         """As any driver's, and of the sections' lists."""
         known = {name for each in functions.values() for name in each.netdevs}
-        ports = self._mappings.networks.keys() | self._mappings.functions.keys()
+        ports = self._networks.keys() | self._functions.keys()
         option = "a section of [nic_devices] enabled_nic_types"
         return [
             *super().unmatched(functions),
-            *device_spec.absent(self._mappings.addresses, functions, option),
+            *device_spec.absent(self._addresses, functions, option),
             *(f"{each} of {option} is no interface here" for each in sorted(ports - known)),
         ]
 
@@ -77,14 +77,14 @@ class IntelNicDriver(nic.NetworkCards):
         yield from self.role_traits(function)
         ports = _ports(function, functions)
         for port in ports:
-            yield from (f"CUSTOM_{name}" for name in self._mappings.functions.get(port, ()))
+            yield from (f"CUSTOM_{name}" for name in self._functions.get(port, ()))
         network = self.network(function, functions)
         if network is not None:
             yield f"CUSTOM_{network}"
 
     def network(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """As the sections map the interfaces of the port."""
-        known = self._mappings.networks
+        known = self._networks
         ports = _ports(function, functions)
         return next((known[port] for port in ports if port in known), None)
 
@@ -92,20 +92,6 @@ class IntelNicDriver(nic.NetworkCards):
 def _ports(function: pci.Function, functions: pci.Snapshot) -> tuple[str, ...]:
     """The network interfaces of a function's port."""
     return functions.get(function.pf or function.address, function).netdevs
-
-
-def _mappings(conf: cfg.ConfigOpts) -> _Mappings:
-    networks: dict[str, str] = {}
-    named: dict[str, tuple[str, ...]] = {}
-    addresses: set[str] = set()
-    for name in conf.nic_devices.enabled_nic_types:
-        section = options.register_nic_type(conf, name)
-        for network, port in _pairs(name, section.physical_device_mappings):
-            networks.setdefault(port, network)
-        for function, port in _pairs(name, section.function_device_mappings):
-            named[port] = (*named.get(port, ()), function)
-        addresses.update(address.strip().lower() for address in section.device_addresses)
-    return _Mappings(networks=networks, functions=named, addresses=frozenset(addresses))
 
 
 def _pairs(section: str, mappings: Iterable[str]) -> Iterator[tuple[str, str]]:

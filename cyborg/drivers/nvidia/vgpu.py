@@ -9,10 +9,11 @@ slices in the same two ways.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from oslo_config import cfg
@@ -150,9 +151,8 @@ def parts(
             found.append(part)
     if not wanted:
         return None
-    room = _Room(card, functions, enabled_types, types)
-    fitting = room.as_many_as_fit(found)
-    return [part for part in fitting if part.function.address in mine]
+    limit = functools.partial(_limit, card, functions, enabled_types, types)
+    return [part for part in _as_many_as_fit(found, limit) if part.function.address in mine]
 
 
 def why_not_divisible(
@@ -285,47 +285,47 @@ def _typed(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """The number of parts that a card has room for."""
+def _as_many_as_fit(
+    found: Sequence[VgpuPart], limit: Callable[[VgpuPart, int], int | None]
+) -> list[VgpuPart]:
+    """The parts that fit on the card: each virtual function shows room, but they share it.
 
-    card: pci.Function
-    functions: pci.Snapshot
-    enabled_types: EnabledTypes
-    types: TypeBook
+    Parts that guests may have come first, so that a free part never displaces one.
+    """
+    taken = Counter(part.type for part in found if part.is_taken)
+    counted = Counter[str]()
+    fitting = []
+    for part in sorted(found, key=lambda part: not part.is_taken):
+        most = limit(part, taken[part.type])
+        counted[part.type] += 1
+        fits = part.function.pf is None or most is None or counted[part.type] <= most
+        if fits or part.is_taken:
+            fitting.append(part)
+    return sorted(fitting, key=found.index)
 
-    def as_many_as_fit(self, found: list[VgpuPart]) -> list[VgpuPart]:
-        """The parts that fit on the card: each virtual function shows room, but they share it.
 
-        Parts that guests may have come first, so that a free part never displaces one.
-        """
-        taken = Counter(part.type for part in found if part.is_taken)
-        counted: dict[str, int] = {}
-        fitting = []
-        for part in sorted(found, key=lambda part: not part.is_taken):
-            limit = self._limit(part, taken[part.type])
-            counted[part.type] = counted.get(part.type, 0) + 1
-            fits = part.function.pf is None or limit is None or counted[part.type] <= limit
-            if fits or part.is_taken:
-                fitting.append(part)
-        return sorted(fitting, key=found.index)
-
-    def _limit(self, part: VgpuPart, taken: int) -> int | None:
-        """The number of parts of this type that fit on the card, or None if it is not known."""
-        enabled = self.enabled_types.of(part.function)
-        if enabled is not None and enabled.max_instances is not None:
-            return enabled.max_instances
-        path = f"{_MDEV}/{part.type}/description"
-        shown = most_instances(self.functions.text(part.function.address, path) or "")
-        if shown is not None:
-            return shown
-        number = part.type.removeprefix("nvidia-")
-        memory = memory_mib(self.card, self.functions)
-        most = self.types.fit(self.card, number, part.name or "", memory, part.memory_mib)
-        if most is not None:
-            return most
-        # The card says of each virtual function whether one more fits, and not how many.
-        return taken + 1 if part.created is None else None
+def _limit(
+    card: pci.Function,
+    functions: pci.Snapshot,
+    enabled_types: EnabledTypes,
+    types: TypeBook,
+    part: VgpuPart,
+    taken: int,
+) -> int | None:
+    """The number of parts of this type that fit on the card, or None if it is not known."""
+    enabled = enabled_types.of(part.function)
+    if enabled is not None and enabled.max_instances is not None:
+        return enabled.max_instances
+    path = f"{_MDEV}/{part.type}/description"
+    shown = most_instances(functions.text(part.function.address, path) or "")
+    if shown is not None:
+        return shown
+    number, memory = part.type.removeprefix("nvidia-"), memory_mib(card, functions)
+    most = types.fit(card, number, part.name or "", memory, part.memory_mib)
+    if most is not None:
+        return most
+    # The card says of each virtual function whether one more fits, and not how many.
+    return taken + 1 if part.created is None else None
 
 
 def memory_mib(card: pci.Function, functions: pci.Snapshot) -> int | None:
