@@ -117,9 +117,8 @@ class AmdGpuDriver(pci.PciDriver):
         if len(parts) < 2 and not layouts:
             return None
         device = self.sliced(
-            host.name,
+            host,
             function,
-            functions,
             "CUSTOM_AMD_PARTITION",
             [devices.slice_of(function, partition=str(number)) for number in parts],
             layouts=layouts or None,

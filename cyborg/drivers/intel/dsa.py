@@ -78,9 +78,8 @@ class IntelDsaDriver(pci.PciDriver):
             return None
         kind = f"{self.resource(function)}_QUEUE"
         device = self.sliced(
-            host.name,
+            host,
             function,
-            functions,
             kind,
             [devices.slice_of(function, queue=number) for number in queues],
             traits=[f"{kind}_{mode}" for mode in sorted(set(queues.values()))],

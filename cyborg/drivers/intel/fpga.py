@@ -98,17 +98,13 @@ class IntelFpgaDriver(pci.PciDriver):
         return [offered]
 
     def _device(
-        self,
-        host: str,
-        function: pci.Function,
-        offered: Sequence[pci.Function],
-        functions: pci.Snapshot,
+        self, function: pci.Function, offered: Sequence[pci.Function], host: base.Host
     ) -> base.Device | None:
         """The card with its regions; if they are deployables, the card gives out nothing itself."""
-        device = super()._device(host, function, offered, functions)
+        device, functions = super()._device(function, offered, host), host.pci
         if device is None or not _has_vf_per_region(function, _regions(function, functions)):
             return device
-        card = self._deployable(f"{host}_{function.address}", [function], functions)
+        card = self._deployable(f"{host.name}_{function.address}", [function], functions)
         card = replace(card, num_accelerators=0, attach_handles=())
         regions = [replace(each, parent=card.name) for each in device.deployables]
         return replace(device, deployables=(card, *regions))

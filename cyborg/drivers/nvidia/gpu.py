@@ -150,10 +150,10 @@ class NvidiaGpuDriver(pci.PciDriver):
     ) -> Sequence[base.Device] | None:
         """The parts of the card, each on the function that offers it."""
         mine = self.exactness(functions).keys() - host.foreign
-        parts = self._parts(function, functions, host, mine) if self._enabled_types else None
+        parts = self._parts(function, host, mine) if self._enabled_types else None
         if parts is not None:
             return parts
-        parts = self._with_slices(function, functions, host.name)
+        parts = self._with_slices(function, host)
         if parts is not None or not self._layouts:
             return parts
         if not self._can_have_layouts(function, functions):
@@ -171,19 +171,16 @@ class NvidiaGpuDriver(pci.PciDriver):
         if reason is not None:
             self.refuse(function, reason, "[gpu_devices] layouts")
             return []
-        return [self._card_with_layouts(function, functions, layouts, host.name)]
+        return [self._card_with_layouts(function, layouts, host)]
 
-    def _with_slices(
-        self, card: pci.Function, functions: pci.Snapshot, host: str
-    ) -> Sequence[base.Device] | None:
+    def _with_slices(self, card: pci.Function, host: base.Host) -> Sequence[base.Device] | None:
         """A card with its MIG instances for containers; None if it has none, and no layouts."""
-        profiles, layouts = self._slices.of(card), self._slices.layouts(card, functions)
+        profiles, layouts = self._slices.of(card), self._slices.layouts(card, host.pci)
         if not profiles and not layouts:
             return None
         device = self.sliced(
             host,
             card,
-            functions,
             self.resource_class,
             (),
             layouts=layouts or None,
@@ -240,9 +237,10 @@ class NvidiaGpuDriver(pci.PciDriver):
         return self._layouts.of(card, functions)
 
     def _parts(
-        self, function: pci.Function, functions: pci.Snapshot, host: base.Host, mine: Set[str]
+        self, function: pci.Function, host: base.Host, mine: Set[str]
     ) -> Sequence[base.Device] | None:
         """The parts of a card with an enabled type, or None if it is not to be divided so."""
+        functions = host.pci
         problem = vgpu.why_not_divisible(
             function, functions, self._enabled_types, self._types
         )
@@ -258,7 +256,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         if not found:
             reason = "it is to be divided, and offers nothing of the type now"
             self.refuse(function, reason, "[gpu_devices] enabled_vgpu_types")
-        return [self._part_device(part, functions, host.name) for part in found]
+        return [self._part_device(part, host) for part in found]
 
     def prepare(self, handle: base.HeldHandle) -> None:
         """Create the handle's mediated device, or set the type of its virtual function."""
@@ -335,12 +333,9 @@ class NvidiaGpuDriver(pci.PciDriver):
         return nvidia_layouts.shown(card, functions, layouts)
 
     def _card_with_layouts(
-        self,
-        card: pci.Function,
-        functions: pci.Snapshot,
-        layouts: Sequence[nvidia_layouts.Layout],
-        host: str,
+        self, card: pci.Function, layouts: Sequence[nvidia_layouts.Layout], host: base.Host
     ) -> base.Device:
+        functions = host.pci
         shown = self._shown_layout(card, functions, layouts)
         # Guests keep their handles until what they have lost is put back.
         name = shown or str(self.kept.get(_LAYOUTS, card.address) or "")
@@ -361,7 +356,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         tags = self.tags(card, functions)
         traits = _traits(card, layout.kind if layout is not None else None)
         deployable = base.Deployable(
-            name=f"{host}_{card.address}",
+            name=f"{host.name}_{card.address}",
             resource_class=tags.resource_class or "VGPU",
             num_accelerators=len(handles),
             attach_handles=handles,
@@ -387,10 +382,8 @@ class NvidiaGpuDriver(pci.PciDriver):
             )
         )
 
-    def _part_device(
-        self, part: vgpu.VgpuPart, functions: pci.Snapshot, host: str
-    ) -> base.Device:
-        function, prepared = part.function, part.created
+    def _part_device(self, part: vgpu.VgpuPart, host: base.Host) -> base.Device:
+        functions, function, prepared = host.pci, part.function, part.created
         card = functions[function.pf or function.address]
         version = facts.driver_version(card, functions)
         attributes = {
@@ -403,7 +396,7 @@ class NvidiaGpuDriver(pci.PciDriver):
             prepared = self._typed_handles(function, functions)
         tags = self.tags(function, functions)
         deployable = base.Deployable(
-            name=f"{host}_{function.address}",
+            name=f"{host.name}_{function.address}",
             resource_class=tags.resource_class or "VGPU",
             num_accelerators=part.total,
             attach_handles=_handles(part),

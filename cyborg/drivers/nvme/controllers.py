@@ -205,8 +205,8 @@ class NvmeDriver(NvmeController):
         mine = matched.keys() - host.foreign
         devices = []
         for vf in (functions[address] for address in function.vfs if address in mine):
-            offered = self._offered([vf], functions, mine, host.foreign)
-            device = self._device(host.name, vf, offered, functions) if offered else None
+            offered = self._offered([vf], mine, host, None)
+            device = self._device(vf, offered, host) if offered else None
             if device is not None:
                 devices.append(self.refine(device, vf, functions))
         return devices

@@ -195,14 +195,14 @@ class PciDriver:
             self._problems.append(f"{self.option} is not set, so the driver reports nothing")
             return
         functions = host.pci
-        mine = self._mine(functions, host.foreign)
+        mine = self._mine(host)
         done: set[str] = set()
         for address in sorted({self._card(functions[each]) for each in mine}):
             if address in done or address not in functions:
                 continue
             function = functions[address]
             try:
-                found = tuple(self._found(function, functions, mine, host, done))
+                found = tuple(self._found(function, mine, host, done))
             except Vanished as exc:
                 LOG.info("%s: it is left out of this pass", exc)
             except Exception as exc:  # noqa: BLE001 - no card must take the others along
@@ -317,9 +317,10 @@ class PciDriver:
 
     # What is given out.
 
-    def _mine(self, functions: Snapshot, foreign: Set[str]) -> Set[str]:
+    def _mine(self, host: base.Host) -> Set[str]:
         """The functions that are this driver's: a part of another's card if it is listed itself."""
-        mine = self.exactness(functions).keys() - foreign
+        functions = host.pci
+        mine = self.exactness(functions).keys() - host.foreign
         return {
             each
             for each in mine
@@ -338,14 +339,10 @@ class PciDriver:
         return device_spec.first_match(self._specs, function, functions)
 
     def _found(
-        self,
-        function: Function,
-        functions: Snapshot,
-        mine: Set[str],
-        host: base.Host,
-        done: set[str],
+        self, function: Function, mine: Set[str], host: base.Host, done: set[str]
     ) -> Iterator[base.Device]:
         """The devices of one card. ``done`` collects functions that are in a device already."""
+        functions = host.pci
         is_shared = shares.are_wanted(self.own(function, functions))
         divided = None if is_shared else self.divided(function, functions, host)
         if divided is not None:
@@ -358,8 +355,8 @@ class PciDriver:
                 self.refuse(functions[vf], reason, _LIST_FOR_PCI_DRIVER)
         done.update(each.address for each in given)
         together = "card" if self.expose == "slot" else None
-        offered = self._offered(given, functions, mine, host.foreign, together)
-        device = self._device(host.name, function, offered, functions) if offered else None
+        offered = self._offered(given, mine, host, together)
+        device = self._device(function, offered, host) if offered else None
         if device is not None:
             yield self.refine(device, function, functions)
 
@@ -391,12 +388,7 @@ class PciDriver:
         return [function] if function.address in mine else []
 
     def _offered(
-        self,
-        given: Sequence[Function],
-        functions: Snapshot,
-        mine: Set[str],
-        foreign: Set[str],
-        together: str | None = None,
+        self, given: Sequence[Function], mine: Set[str], host: base.Host, together: str | None
     ) -> list[Function]:
         """Those that can be given out, without those that must stay with the host.
 
@@ -407,7 +399,7 @@ class PciDriver:
             members = given if together is not None else [each]
             if self.expose == "each" and not mine.isdisjoint(each.vfs):
                 self.refuse(each, "its virtual functions are offered instead")
-            elif withheld := self._withheld(each, members, functions, foreign):
+            elif withheld := self._withheld(each, members, host):
                 self.refuse(each, withheld.reason, withheld.remedy)
             else:
                 offered.append(each)
@@ -422,13 +414,10 @@ class PciDriver:
         return offered
 
     def _withheld(
-        self,
-        function: Function,
-        members: Iterable[Function],
-        functions: Snapshot,
-        foreign: Set[str],
+        self, function: Function, members: Iterable[Function], host: base.Host
     ) -> base.Refusal | None:
         """Why a function that a guest gets with these stays with the host, or None."""
+        functions, foreign = host.pci, host.foreign
         together = {each.address for each in members}
         spec = self._own_spec(function, functions)
         return (
@@ -441,13 +430,9 @@ class PciDriver:
         )
 
     def _device(
-        self,
-        host: str,
-        function: Function,
-        offered: Sequence[Function],
-        functions: Snapshot,
+        self, function: Function, offered: Sequence[Function], host: base.Host
     ) -> base.Device | None:
-        place = self._place(function)
+        functions, place = host.pci, self._place(function)
         groups = self.groups(function, offered, functions)
         if self.expose == "slot":
             groups = [offered]
@@ -455,7 +440,7 @@ class PciDriver:
         for members in groups:
             name = place if self.expose == "slot" else members[0].address
             try:
-                deployables.append(self._deployable(f"{host}_{name}", members, functions))
+                deployables.append(self._deployable(f"{host.name}_{name}", members, functions))
             except Vanished as exc:
                 LOG.info("%s: it is left out of this pass", exc)
         if not deployables:
@@ -489,9 +474,8 @@ class PciDriver:
 
     def sliced(
         self,
-        host: str,
+        host: base.Host,
         function: Function,
-        functions: Snapshot,
         kind: str,
         handles: Sequence[base.AttachHandle],
         *,
@@ -504,6 +488,7 @@ class PciDriver:
         ``layouts`` are those that it can have, with the numbers of slices, and ``layout`` is the
         one that it has; None where nobody changes it.
         """
+        functions = host.pci
         tags = self.tags(function, functions)
         named = (*self.traits(function, functions), *traits, *tags.traits)
         own = self._attributes(function, functions)
@@ -511,7 +496,7 @@ class PciDriver:
         shown = {key: value for key, value in own.items() if key != "memory_mib"}
         possible = {f"{base.LAYOUT_PREFIX}{name}": str(n) for name, n in (layouts or {}).items()}
         part = base.Deployable(
-            name=f"{host}_{function.address}",
+            name=f"{host.name}_{function.address}",
             resource_class=kind,
             num_accelerators=len(handles),
             attach_handles=tuple(handles),

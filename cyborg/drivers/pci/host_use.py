@@ -87,8 +87,8 @@ def read(ports: Mapping[str, str] = MappingProxyType({})) -> Uses:
     """
     finder = _UseFinder(ports)
     finder.look_at_networks()
-    of_networks = finder.found().doubt
-    finder.forget_doubt()
+    # What is looked at next is doubtful for reasons of its own.
+    of_networks, finder.doubt = finder.doubt, None
     finder.look_at_disks()
     return replace(finder.found(), network_doubt=of_networks)
 
@@ -110,15 +110,11 @@ class _UseFinder:
         self._ports = ports
         self._used: dict[str, str] = {}
         self._unknown: dict[str, str] = {}
-        self._doubt: str | None = None
+        self.doubt: str | None = None
 
     def found(self) -> Uses:
         """The uses that have been found so far."""
-        return Uses(used=self._used, unknown=self._unknown, doubt=self._doubt)
-
-    def forget_doubt(self) -> None:
-        """Begin without a doubt: what is looked at next is doubtful for reasons of its own."""
-        self._doubt = None
+        return Uses(used=self._used, unknown=self._unknown, doubt=self.doubt)
 
     def look_at_networks(self) -> None:
         """Interfaces with an address or a route, and those that something is built on."""
@@ -171,7 +167,7 @@ class _UseFinder:
         except OSError as exc:
             # A card has no interfaces below its own.
             if not addresses:
-                self._doubt = self._doubt or str(exc)
+                self.doubt = self.doubt or str(exc)
             return
         for lower in below:
             if lower.startswith("lower_"):
@@ -220,7 +216,7 @@ class _UseFinder:
         except (OSError, ValueError, IndexError) as exc:
             self._unknown |= dict.fromkeys(addresses, str(exc))
             if not addresses:
-                self._doubt = self._doubt or str(exc)
+                self.doubt = self.doubt or str(exc)
 
 
 def _has_holders(place: str) -> bool:

@@ -81,9 +81,9 @@ class PciPassthroughDriver(pci.PciDriver):
             self._refuse_divided(board, members, min(host.foreign.intersection(listed)))
             return []
         mine = self.exactness(functions).keys() - host.foreign
-        if not self._offered(members, functions, mine, host.foreign, f"board {board}"):
+        if not self._offered(members, mine, host, f"board {board}"):
             return []
-        return [self._board(board, members, functions, host.name)]
+        return [self._board(board, members, host)]
 
     def health(self, device: base.Device, host: base.Host) -> str | None:
         """Of a board, what is wrong with any of its functions."""
@@ -143,8 +143,9 @@ class PciPassthroughDriver(pci.PciDriver):
         return list(self.kept.get(_BOARD, board) or ())
 
     def _board(
-        self, board: str, members: Sequence[pci.Function], functions: pci.Snapshot, host: str
+        self, board: str, members: Sequence[pci.Function], host: base.Host
     ) -> base.Device:
+        functions = host.pci
         known = sorted({*self._known(board), *(each.address for each in members)})
         self.kept.set(_BOARD, board, known)
         parts = [self._deployable(each.address, [each], functions) for each in members]
@@ -156,7 +157,7 @@ class PciPassthroughDriver(pci.PciDriver):
         traits = (trait for part in parts for trait in part.traits)
         deployable = dataclasses.replace(
             parts[0],
-            name=f"{host}_board_{board}",
+            name=f"{host.name}_board_{board}",
             num_accelerators=len(members),
             attach_handles=tuple(self.handle(each, functions) for each in members),
             traits=trait_names.legal_names((*traits, "CUSTOM_PCI_BOARD")),
