@@ -94,7 +94,7 @@ def as_json(preview: Preview) -> str:
         "errors": preview.said,
         "changes": preview.changes,
         "devices": [
-            {"driver": driver, **_plain(driver, device, preview.entries)}
+            {"driver": driver, **_plain(preview, driver, device)}
             for driver, device in _devices(preview)
         ],
         "not_offered": [dataclasses.asdict(each) for each in preview.not_offered],
@@ -107,7 +107,7 @@ def as_table(preview: Preview) -> str:
     """The preview as a table with a row a provider, and below it the problems."""
     lines = [f"Host {preview.host}, node {preview.node}", ""]
     rows = [
-        _row(driver, device, deployable, preview.entries)
+        _row(preview, driver, device, deployable)
         for driver, device in _devices(preview)
         for deployable in device.deployables
     ]
@@ -159,9 +159,7 @@ def _entries(
                         yield (name, part.name), entry
 
 
-def _plain(
-    driver: str, device: base.Device, entries: Mapping[tuple[str, str], str]
-) -> dict[str, Any]:
+def _plain(preview: Preview, driver: str, device: base.Device) -> dict[str, Any]:
     """A device as it is reported, with its deployables as the providers they become."""
     plain = device.to_wire()
     providers = []
@@ -170,18 +168,15 @@ def _plain(
         reserved = total if device.unhealthy is not None else 0
         inventory = {deployable.pop("resource_class"): {"total": total, "reserved": reserved}}
         name = deployable.pop("name")
-        entry = entries.get((driver, name))
+        entry = preview.entries.get((driver, name))
         providers.append({"name": name, "entry": entry, "inventory": inventory, **deployable})
     return {**plain, "providers": providers}
 
 
 def _row(
-    driver: str,
-    device: base.Device,
-    deployable: base.Deployable,
-    entries: Mapping[tuple[str, str], str],
+    preview: Preview, driver: str, device: base.Device, deployable: base.Deployable
 ) -> list[list[str]]:
-    entry = entries.get((driver, deployable.name))
+    entry = preview.entries.get((driver, deployable.name))
     return [
         [driver, *([f"by {entry}"] if entry else [])],
         [_path(device), f"{device.type} {device.vendor} {device.model}"],

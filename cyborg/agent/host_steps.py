@@ -97,7 +97,7 @@ class StepEndpoint:
 
         def work() -> str | None:
             if asked.action == "clean":
-                self._clean(method, handle, asked, received)
+                self._clean(method, asked, received)
                 return None
             with self._locks.held([key, *_shared_with(handle)]):
                 self._refuse_other_card(asked)
@@ -115,14 +115,13 @@ class StepEndpoint:
             ),
             [key],
         )
-        run.wait(wait, lambda: self._unfinished(run, asked, handle))
+        run.wait(wait, lambda: self._unfinished(run, asked))
         secret: str | None = run.answer
         return secret
 
-    def _clean(
-        self, method: cdi.Step, handle: base.HeldHandle, asked: rpc.HostStep, received: float
-    ) -> None:
+    def _clean(self, method: cdi.Step, asked: rpc.HostStep, received: float) -> None:
         """Clean a handle while no other one of its card is cleaned."""
+        handle = asked.handle()
         card = cards.card_of(handle)
         with self._locks.held([_handle_key(handle), _card_key(card)]):
             # A function that was not on the bus may have come, and be of another card than it said.
@@ -162,13 +161,11 @@ class StepEndpoint:
             arq = held[step.attach_handle_uuid]
             raise rpc.HostStepFailed(f"The handle is not cleaned: ARQ {arq} has it by now")
 
-    def _unfinished(
-        self, run: _StepRun, step: rpc.HostStep, handle: base.HeldHandle
-    ) -> rpc.HostStepRunning:
+    def _unfinished(self, run: _StepRun, step: rpc.HostStep) -> rpc.HostStepRunning:
         """That a step goes on, and since when: from when no other one of its card was cleaned."""
         since = run.made_at
         if step.action == "clean":
-            card = cards.card_of(handle)
+            card = cards.card_of(step.handle())
             other = self._cleaning.get(card)
             if other is not None and other != step.attach_handle_uuid:
                 sentence = f"It waits until attach handle {other} of the same card is clean"
@@ -219,7 +216,6 @@ class StepEndpoint:
             value_checks.seconds("wait", wait)
         except (rpc.Unreadable, ValueError) as exc:
             raise rpc.ProgramFailed(f"This is no such step: {exc}", written=False) from exc
-        target = asked.target()
         self._refuse_old(asked)
         driver = self._drivers.get(asked.driver)
         if driver is None:
@@ -231,29 +227,22 @@ class StepEndpoint:
         if asked.image_uuid and not isinstance(driver, base.Programmable):
             sentence = f"Driver {asked.driver} cannot program a deployable"
             raise rpc.ProgramFailed(sentence, written=False)
-        handles = [_handle_key(handle) for handle in target.attach_handles]
         run = self._join_or_start(
             _StepRun(
                 asked,
-                lambda: self._write_once(driver, asked, target, handles),
+                lambda: self._write_once(asked),
                 key=asked.deployable_uuid,
                 action="program",
                 failed=_failed_after_write,
             ),
-            handles,
+            map(_handle_key, asked.target().attach_handles),
         )
         unfinished = f"Driver {asked.driver} has not finished to program the deployable"
         run.wait(wait, lambda: rpc.HostStepRunning(unfinished))
         answer: rpc.ProgramAnswer = run.answer
         return answer
 
-    def _write_once(
-        self,
-        driver: base.Driver,
-        step: rpc.ProgramStep,
-        target: base.ProgramTarget,
-        handles: Iterable[str],
-    ) -> rpc.ProgramAnswer:
+    def _write_once(self, step: rpc.ProgramStep) -> rpc.ProgramAnswer:
         """Write, unless this very write has been made; keep what becomes of it."""
         known = self._results.find(step)
         if known is not None and not self._may_be_lost(step, known):
@@ -262,7 +251,7 @@ class StepEndpoint:
         # What is kept may be the result of a later operation, which nobody has yet. An order that
         # ends before it may write does not replace it.
         try:
-            answer = self._fetch_and_write(driver, step, target, handles)
+            answer = self._fetch_and_write(step)
         except writes.NotWritten:
             raise
         except bitstream_cache.NoBitstream as exc:
@@ -281,16 +270,12 @@ class StepEndpoint:
         passes = self._counter.value - known.report_counter
         return not step.image_uuid and not 0 <= passes < _PASSES_OF_A_LAYOUT
 
-    def _fetch_and_write(
-        self,
-        driver: base.Driver,
-        step: rpc.ProgramStep,
-        target: base.ProgramTarget,
-        handles: Iterable[str],
-    ) -> rpc.ProgramAnswer:
+    def _fetch_and_write(self, step: rpc.ProgramStep) -> rpc.ProgramAnswer:
+        target = step.target()
+        handles = map(_handle_key, target.attach_handles)
         try:
             with (
-                self._ready(driver, step) as write,
+                self._ready(step) as write,
                 self._locks.held([*handles, _device_key(target.control_path)]),
                 contextlib.nullcontext() if step.image_uuid else self.layout_changes,
             ):
@@ -303,8 +288,9 @@ class StepEndpoint:
             raise rpc.ProgramFailed(str(exc), written=False) from exc
 
     @contextlib.contextmanager
-    def _ready(self, driver: base.Driver, step: rpc.ProgramStep) -> Iterator[_Write]:
+    def _ready(self, step: rpc.ProgramStep) -> Iterator[_Write]:
         """The writer of the step's image, which is there, or of its layout, which takes none."""
+        driver = self._drivers[step.driver]
         if isinstance(driver, base.Reconfigurable) and not step.image_uuid:
             yield driver.set_layout
         elif isinstance(driver, base.Programmable):
