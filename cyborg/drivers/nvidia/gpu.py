@@ -55,8 +55,8 @@ class NvidiaGpuDriver(pci.PciDriver):
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__(conf)
-        self._enabled_types = vgpu.EnabledTypes(conf)
         self._types = vgpu_types.TypeBook(self.kept)
+        self._enabled_types = vgpu.EnabledTypes(conf, self._types)
         self._layouts = nvidia_layouts.Layouts(conf, self._types)
         self._slices = slices.Slices(conf, self.kept)
         self._mediated = mdev_handles.HostSteps()
@@ -100,7 +100,7 @@ class NvidiaGpuDriver(pci.PciDriver):
 
     def unmatched(self, functions: pci.Snapshot) -> Sequence[str]:
         """As any driver's, and of the lists of the types."""
-        named = self._enabled_types.addresses
+        named = self._enabled_types.by_address
         absent = device_spec.absent(named, functions, "[vgpu_<type>] device_addresses")
         return [*super().unmatched(functions), *absent]
 
@@ -241,16 +241,12 @@ class NvidiaGpuDriver(pci.PciDriver):
     ) -> Sequence[base.Device] | None:
         """The parts of a card with an enabled type, or None if it is not to be divided so."""
         functions = host.pci
-        problem = vgpu.why_not_divisible(
-            function, functions, self._enabled_types, self._types
-        )
+        problem = vgpu.why_not_divisible(function, functions, self._enabled_types)
         if problem is not None:
             self._problems.append(problem)
             self.refuse(function, problem, "[vgpu_<type>] device_addresses")
             return []
-        found = vgpu.parts(
-            function, functions, self._enabled_types, self._types, mine
-        )
+        found = vgpu.parts(function, functions, self._enabled_types, mine)
         if found is None:
             return None
         if not found:

@@ -74,11 +74,16 @@ class EnabledType:
 
 
 class EnabledTypes:
-    """``[gpu_devices] enabled_vgpu_types`` with the sections of the types."""
+    """``[gpu_devices] enabled_vgpu_types`` with the sections of the types.
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
+    ``known`` is what is known of types.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts, known: TypeBook) -> None:
+        self.known = known
         self._everywhere: EnabledType | None = None
-        self._by_address: dict[str, EnabledType] = {}
+        #: By the addresses that the operator gave.
+        self.by_address: dict[str, EnabledType] = {}
         types = list(dict.fromkeys(conf.gpu_devices.enabled_vgpu_types))
         for name in types:
             section = options.register_vgpu_type(conf, name)
@@ -94,7 +99,7 @@ class EnabledTypes:
                 )
             for address in section.device_addresses:
                 enabled = EnabledType(type=name, named=True, max_instances=limit)
-                kept = self._by_address.setdefault(address.strip().lower(), enabled)
+                kept = self.by_address.setdefault(address.strip().lower(), enabled)
                 if kept is not enabled:
                     LOG.error(
                         "%s is to be of vGPU types %s and %s; it becomes %s",
@@ -106,29 +111,16 @@ class EnabledTypes:
 
     def __bool__(self) -> bool:
         """True if any function is to be divided."""
-        return self._everywhere is not None or bool(self._by_address)
-
-    @property
-    def addresses(self) -> Set[str]:
-        """Those that the operator gave."""
-        return self._by_address.keys()
-
-    def of_address(self, address: str) -> EnabledType | None:
-        """The type for the function with this address, if the operator gave the address."""
-        return self._by_address.get(address)
+        return self._everywhere is not None or bool(self.by_address)
 
     def of(self, function: pci.Function) -> EnabledType | None:
         """The type for a function; a card's type is also for its virtual functions."""
-        named = self._by_address
+        named = self.by_address
         return named.get(function.address) or named.get(function.pf or "") or self._everywhere
 
 
 def parts(
-    card: pci.Function,
-    functions: pci.Snapshot,
-    enabled_types: EnabledTypes,
-    types: TypeBook,
-    mine: Set[str],
+    card: pci.Function, functions: pci.Snapshot, enabled_types: EnabledTypes, mine: Set[str]
 ) -> list[VgpuPart] | None:
     """The parts of a card, as many as fit on it; None if it stays whole.
 
@@ -138,25 +130,25 @@ def parts(
     """
     found: list[VgpuPart] = []
     wanted = False
-    types.learn(card, functions)
+    enabled_types.known.learn(card, functions)
     for function in [card, *(functions[vf] for vf in card.vfs)]:
         enabled = enabled_types.of(function)
         if enabled is None:
             continue
         part = _mediated(function, functions, enabled)
-        part = part or _typed(function, functions, enabled, types)
+        part = part or _typed(function, functions, enabled, enabled_types.known)
         # A card without the type that is for all cards stays whole.
         wanted = wanted or enabled.named or part is not None
         if part is not None and part.total and (function.address in mine or part.is_taken):
             found.append(part)
     if not wanted:
         return None
-    limit = functools.partial(_limit, card, functions, enabled_types, types)
+    limit = functools.partial(_limit, card, functions, enabled_types)
     return [part for part in _as_many_as_fit(found, limit) if part.function.address in mine]
 
 
 def why_not_divisible(
-    card: pci.Function, functions: pci.Snapshot, enabled_types: EnabledTypes, types: TypeBook
+    card: pci.Function, functions: pci.Snapshot, enabled_types: EnabledTypes
 ) -> str | None:
     """Why a card cannot be divided yet although the operator may want it, or None.
 
@@ -166,11 +158,11 @@ def why_not_divisible(
     if card.has_guest_driver or functions.names(card.address, _MDEV):
         return None
     if not card.sriov_totalvfs:
-        return _why_not_shown(card, functions, enabled_types.of(card), types)
+        return _why_not_shown(card, functions, enabled_types.of(card), enabled_types.known)
     addresses = (card.address, *(card.vfs or _future_addresses(card, functions)))
     if any(functions[vf].driver is not None for vf in card.vfs):
         return None
-    named = (enabled_types.of_address(address) for address in addresses)
+    named = map(enabled_types.by_address.get, addresses)
     enabled = next((found for found in named if found is not None), None)
     if enabled is None:
         enabled = enabled_types.of(card)
@@ -308,7 +300,6 @@ def _limit(
     card: pci.Function,
     functions: pci.Snapshot,
     enabled_types: EnabledTypes,
-    types: TypeBook,
     part: VgpuPart,
     taken: int,
 ) -> int | None:
@@ -321,7 +312,7 @@ def _limit(
     if shown is not None:
         return shown
     number, memory = part.type.removeprefix("nvidia-"), memory_mib(card, functions)
-    most = types.fit(card, number, part.name or "", memory, part.memory_mib)
+    most = enabled_types.known.fit(card, number, part.name or "", memory, part.memory_mib)
     if most is not None:
         return most
     # The card says of each virtual function whether one more fits, and not how many.
