@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cyborg.common import files
 from cyborg.drivers import base, kept_cdi
 
 LOG = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class Folder:
                 if _DRAFT.fullmatch(path.name) or (is_old and _FILE.fullmatch(path.name)):
                     path.unlink(missing_ok=True)
             if is_old:
-                _write(marker, boot)
+                files.replace(marker, boot, _MODE)
             self._begun = True
 
     def files(self) -> dict[str, File]:
@@ -106,7 +107,7 @@ class Folder:
             if former is not None and former.path != path:
                 former.path.unlink(missing_ok=True)
             document = specification(arq, edits, copied)
-            _write(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
+            files.replace(path, json.dumps(document, indent=1, sort_keys=True) + "\n", _MODE)
 
     def remove(self, handle: str, *, unless: str | None = None) -> None:
         """Remove the file of a handle, if there is one, and not that of the ARQ ``unless``.
@@ -219,15 +220,3 @@ def _holder(path: pathlib.Path) -> str | None:
         return str(json.loads(path.read_text(encoding="utf-8"))["devices"][0]["name"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
-
-
-def _write(path: pathlib.Path, text: str) -> None:
-    """Write a file so that nobody ever sees a part of it, not even after the power failed."""
-    draft = path.with_name(f".{path.name}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(draft, flags, _MODE), "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), _MODE)
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)

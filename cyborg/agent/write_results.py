@@ -18,6 +18,7 @@ from typing import Any
 from oslo_config import cfg
 
 from cyborg import rpc
+from cyborg.common import files
 
 LOG = logging.getLogger(__name__)
 
@@ -56,11 +57,9 @@ class Results:
     def _keep(self, step: rpc.ProgramStep, result: dict[str, Any]) -> None:
         kept = self._kept[step.deployable] = _facts(step) | result
         path = self._path(step.deployable)
-        draft = path.with_suffix(".new")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            draft.write_text(json.dumps(kept), encoding="utf-8")
-            draft.replace(path)
+            files.replace(path, json.dumps(kept))
         except OSError:
             LOG.warning("The result of a write is kept in memory only", exc_info=True)
         else:

@@ -6,13 +6,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import pathlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from cyborg.cni import functions
-from cyborg.common import errors
+from cyborg.common import errors, files
 
 _SUFFIX = ".json"
 
@@ -76,12 +75,7 @@ class AttachmentFiles:
     def save(self, attachment: Attachment) -> None:
         """Write an attachment, wholly or not at all."""
         path = self._file(attachment.network, attachment.container, attachment.ifname)
-        draft = path.with_suffix(".new")
-        with draft.open("w") as file:
-            json.dump(asdict(attachment), file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(path)
+        files.replace(path, json.dumps(asdict(attachment)))
 
     def remove(self, attachment: Attachment) -> None:
         """Forget an attachment."""

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from oslo_config import cfg
 
+from cyborg.common import files
 from cyborg.drivers import base, value_checks
 
 LOG = logging.getLogger(__name__)
@@ -201,10 +202,7 @@ class _Programs:
             self._in_memory[deployable] = function
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(self._folder, deployable)
-        draft = path.with_name(f"{path.name}.new")
-        draft.write_text(function, encoding="utf-8")
-        draft.replace(path)
+        files.replace(self._path(self._folder, deployable), function, mode=0o644)
 
     def _path(self, folder: pathlib.Path, deployable: str) -> pathlib.Path:
         return folder / f"{urllib.parse.quote(deployable, safe='')}.function"

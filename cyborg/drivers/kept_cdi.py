@@ -20,6 +20,8 @@ from typing import Any
 import yaml
 from oslo_config import cfg
 
+from cyborg.common import files
+
 LOG = logging.getLogger(__name__)
 
 _FILES_MAX, _DEVICES_MAX, _DEPTH_MAX = 64, 1024, 16
@@ -122,9 +124,8 @@ def say(conf: cfg.ConfigOpts, text: str, wanted: Wanted) -> str:
     }
     folder = _said(conf)
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-    draft = folder / f".{wanted.name}.new"
-    draft.write_text(json.dumps(document, indent=1, sort_keys=True), encoding="utf-8")
-    draft.replace(folder / f"{wanted.name}.json")
+    text = json.dumps(document, indent=1, sort_keys=True)
+    files.replace(folder / f"{wanted.name}.json", text, mode=0o644)
     return f"{kind}={wanted.name}"
 
 

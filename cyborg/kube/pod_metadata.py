@@ -17,7 +17,7 @@ from typing import Any
 
 from oslo_config import cfg
 
-from cyborg.common import errors
+from cyborg.common import errors, files
 from cyborg.kube.cluster import node_name
 
 #: Newest first: a pod takes the first that it knows.
@@ -142,12 +142,7 @@ def _device(uid: str, request: str) -> str:
 
 
 def _write(path: pathlib.Path, text: str) -> None:
-    """Write a file so that nobody sees half of it. One that says the same already stays."""
+    """Write a file, unless it says the same already: a container may have it mounted."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    if path.exists() and path.read_text() == text:
-        # A container may have it mounted.
-        return
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(text)
-    draft.chmod(0o644)
-    draft.replace(path)
+    if not path.exists() or path.read_text() != text:
+        files.replace(path, text, mode=0o644)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import base64
-import os
 import pathlib
 import secrets
 import zlib
 
+from cyborg.common import files
 from cyborg.drivers.nvme import spdk_rpc
 
 #: How the names of our keys begin; a target may have others.
@@ -33,7 +33,8 @@ class ChapKeys:
         """Have the target know the key of that uuid, which is made if there is none; its name."""
         name, path = name_of(uuid), self._path(uuid)
         if self.read(uuid) is None:
-            self._write(path)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            files.replace(path, _new_key())
         known = _paths(target)
         if known.get(name, str(path)) != str(path):
             target.call("keyring_file_remove_key", name=name)
@@ -51,18 +52,6 @@ class ChapKeys:
         if pathlib.Path(uuid).name != uuid:
             raise ValueError(f"{uuid!r} is not a uuid")
         return self._folder / uuid
-
-    def _write(self, path: pathlib.Path) -> None:
-        """Write a new key, whole or not at all, for the own user only."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = path.with_suffix(".new")
-        new.unlink(missing_ok=True)
-        new.touch(mode=0o600, exist_ok=False)
-        with new.open("w", encoding="ascii") as file:
-            file.write(_new_key())
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
 
 
 def name_of(uuid: str) -> str:
