@@ -129,11 +129,8 @@ def _ruled(
 def unmatched(rules: Sequence[Rule], functions: pci.Snapshot) -> list[str]:
     """A sentence for each object of the option that selects nothing."""
     used = {id(rule) for _function, rule in _ruled(rules, functions)}
-    return [
-        f"Object {number} of {_OPTION} matches no function that can have virtual ones"
-        for number, rule in enumerate(rules, 1)
-        if id(rule) not in used
-    ]
+    sentence = f"Object {{}} of {_OPTION} matches no function that can have virtual ones"
+    return device_spec.selecting_nothing(rules, used, sentence)
 
 
 def preview(conf: cfg.ConfigOpts) -> list[str]:

@@ -97,11 +97,8 @@ class MdevDriver(mdev_handles.HostSteps):
         """A sentence for each object of the list that selects no parent."""
         parents = sysfs.listing(str(_PARENTS))
         used = {id(self._spec(each)) for each in parents}
-        return [
-            f"Object {number} of [mdev] mdev_spec matches no parent on this host"
-            for number, each in enumerate(self._specs, 1)
-            if id(each) not in used
-        ]
+        sentence = "Object {} of [mdev] mdev_spec matches no parent on this host"
+        return device_spec.selecting_nothing(self._specs, used, sentence)
 
     def entry(self, address: str, functions: pci.Snapshot) -> str | None:
         """The object of the list that selects a parent, or None."""

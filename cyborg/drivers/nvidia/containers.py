@@ -117,7 +117,8 @@ class Containers:
         version = sysfs.optional("/sys/module/nvidia/version")
         with self._asking:
             device, then = self._said.get(wanted.name, (None, None))
-            if device is not None and then == version and self._still_fits(device, wanted):
+            kind = device.partition("=")[0] if device is not None and then == version else ""
+            if kind and kept_cdi.fitting(self._conf, kind, wanted) == device:
                 return device
             try:
                 device = kept_cdi.say(self._conf, self._ask(wanted.name), wanted)
@@ -128,9 +129,6 @@ class Containers:
                 return None
             self._said[wanted.name] = device, version
             return device
-
-    def _still_fits(self, device: str, wanted: kept_cdi.Wanted) -> bool:
-        return kept_cdi.fitting(self._conf, device.partition("=")[0], wanted) == device
 
     def _ask(self, name: str) -> str:
         lock = card_tools.lock_file(self._conf, "cdi")

@@ -174,10 +174,7 @@ def why_not_divisible(
         if card.vfs
         else "has no virtual functions yet; run sriov-manage"
     )
-    return (
-        f"GPU {card.address} is not offered: it may have to be divided into {enabled.type}, and "
-        f"{lacking}, or name other cards in device_addresses"
-    )
+    return _not_offered(card, enabled, lacking)
 
 
 def _why_not_shown(
@@ -195,9 +192,13 @@ def _why_not_shown(
         or _is_of_another(card, functions, enabled.type)
     ):
         return None
+    return _not_offered(card, enabled, LACKS_DRIVER)
+
+
+def _not_offered(card: pci.Function, enabled: EnabledType, lacking: str) -> str:
     return (
         f"GPU {card.address} is not offered: it may have to be divided into {enabled.type}, and "
-        f"{LACKS_DRIVER}, or name other cards in device_addresses"
+        f"{lacking}, or name other cards in device_addresses"
     )
 
 

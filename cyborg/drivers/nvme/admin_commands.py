@@ -11,6 +11,9 @@ from enum import IntEnum
 
 #: ``_IOWR('N', 0x41, struct nvme_passthru_cmd)``
 _ADMIN_COMMAND = 0xC0484E41
+#: That structure; what is always 0 is left out: opcode, namespace, address and size of the answer,
+#: ``cdw10``, and the time-out.
+_COMMAND = struct.Struct("=B3xI16xQ4xII20xI4x")
 #: ``_IO(0x12, 127)`` and ``_IOR(0x12, 114, size_t)``
 _BLKZEROOUT = 0x127F
 _BLKGETSIZE64 = 0x80081272
@@ -103,24 +106,9 @@ def _command(
     descriptor: int, opcode: int, *, namespace: int = 0, answer: int = 0, cdw10: int = 0
 ) -> bytes:
     buffer = ctypes.create_string_buffer(max(answer, 1))
+    address = ctypes.addressof(buffer) if answer else 0
     command = bytearray(
-        struct.pack(
-            "=BBHIIIQQII6III",
-            opcode,
-            0,
-            0,
-            namespace,
-            0,
-            0,
-            0,
-            ctypes.addressof(buffer) if answer else 0,
-            0,
-            answer,
-            cdw10,
-            *[0] * 5,
-            _TIMEOUT_MS,
-            0,
-        )
+        _COMMAND.pack(opcode, namespace, address, answer, cdw10, _TIMEOUT_MS)
     )
     status = fcntl.ioctl(descriptor, _ADMIN_COMMAND, command)
     if status:

@@ -109,10 +109,8 @@ def connected(address: str, timeout: float) -> Iterator[SpdkConnection]:
     with stream:
         try:
             yield SpdkConnection(stream, timeout)
-        except JsonRpcError as exc:
-            raise JsonRpcError(f"SPDK at {address}: {exc}") from exc
         except SpdkError as exc:
-            raise SpdkError(f"SPDK at {address}: {exc}") from exc
+            raise type(exc)(f"SPDK at {address}: {exc}") from exc
 
 
 def parse(address: str) -> str | tuple[str, int]:

@@ -185,6 +185,12 @@ def unused(
     return said
 
 
+def selecting_nothing(objects: Iterable[object], used: Set[int], sentence: str) -> list[str]:
+    """The sentence, with its number, for each object whose id is not among those that are used."""
+    numbers = (number for number, each in enumerate(objects, 1) if id(each) not in used)
+    return list(map(sentence.format, numbers))
+
+
 def absent(addresses: Iterable[str], functions: Snapshot, option: str) -> list[str]:
     """A sentence for each address of an option that no function of the host has."""
     missing = set(addresses) - functions.keys() - functions.unread

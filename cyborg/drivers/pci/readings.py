@@ -6,7 +6,6 @@ Each is read only now, and never kept: a device that cannot be read has no readi
 
 from __future__ import annotations
 
-import pathlib
 import re
 from collections.abc import Iterable, Iterator
 
@@ -75,6 +74,6 @@ def _sensors(address: str, below: Iterable[str]) -> Iterator[str]:
 
 def _names(folder: str) -> list[str]:
     try:
-        return sorted(path.name for path in pathlib.Path(folder).iterdir())
+        return sysfs.names(folder)
     except OSError:
         return []
