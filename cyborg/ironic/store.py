@@ -41,30 +41,15 @@ class Imported:
     notes: tuple[str, ...] = ()
 
 
-class _Undone(Exception):
-    """Ends the transaction of a dry run."""
-
-    def __init__(self, outcome: Imported) -> None:
-        super().__init__()
-        self.outcome = outcome
-
-
+@db.retry
 def store(node: Node, found: NodeDevices, *, dry_run: bool) -> Imported:
     """Bring the rows of a node in line with what Ironic knows of it."""
-    try:
-        return _store(node, found, dry_run=dry_run)
-    except _Undone as undone:
-        return undone.outcome
-
-
-@db.retry
-def _store(node: Node, found: NodeDevices, *, dry_run: bool) -> Imported:
     try:
         with db.writer() as session:
             outcome = _write(session, node, found)
             session.flush()
             if dry_run:
-                raise _Undone(outcome)
+                session.rollback()
             return outcome
     except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError, orm.exc.StaleDataError) as exc:
         # Another import, or an agent's first report, came between.
@@ -147,23 +132,16 @@ def known_hosts() -> dict[str, str]:
         return dict(list(session.execute(query)))
 
 
+@db.retry
 def forget(uuids: Collection[str], *, dry_run: bool) -> int:
     """Delete the hosts of these nodes that have no agent; the result counts their devices."""
-    try:
-        return _forget(uuids, dry_run=dry_run)
-    except _Undone as undone:
-        return undone.outcome.gone
-
-
-@db.retry
-def _forget(uuids: Collection[str], *, dry_run: bool) -> int:
     host = models.Host
     query = sa.select(host).where(host.uuid.in_(uuids), host.managed_by == models.IRONIC)
     try:
         with db.writer() as session:
             gone = bare_metal.forget(session, session.scalars(query.with_for_update()).all())
             if dry_run:
-                raise _Undone(Imported(node="", host="", gone=gone))
+                session.rollback()
             return gone
     except (db_exc.DBReferenceError, orm.exc.StaleDataError) as exc:
         raise db.RestartTransaction from exc
