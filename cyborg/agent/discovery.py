@@ -87,23 +87,19 @@ class HostView:
         self._look_lock = threading.Lock()
         self._look = look
         self._opened: host_use.Uses | None = None
-        self._functions: pci.Snapshot | None = None
+        #: The PCI functions, or None if no driver has asked for them.
+        self.walked: pci.Snapshot | None = None
         self._owners: function_owners.Owners | None = None
-
-    @property
-    def walked(self) -> pci.Snapshot | None:
-        """The PCI functions, or None if no driver has asked for them."""
-        return self._functions
 
     @property
     def pci(self) -> pci.Snapshot:
         """The PCI functions, the same for every driver of the pass."""
         with self._walk_lock:
-            if self._functions is None:
-                self._functions = pci.scan()
+            if self.walked is None:
+                self.walked = pci.scan()
                 if self._look is not None:
-                    self._functions.opened = functools.partial(self._looked, self._look)
-            return self._functions
+                    self.walked.opened = functools.partial(self._looked, self._look)
+            return self.walked
 
     def _looked(self, look: Look) -> host_use.Uses:
         """The functions that programs of the host have open, from one look at most."""

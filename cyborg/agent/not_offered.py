@@ -24,12 +24,12 @@ class UnofferedFunction:
     """A PCI function; what is not known of it is empty."""
 
     address: str
-    ids: str
-    class_code: str
-    product: str
-    driver: str
+    ids: str = ""
+    class_code: str = ""
+    product: str = ""
+    driver: str = ""
     reason: str
-    remedy: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,7 @@ def find(
     """
     host = _SeenHost(functions, findings, enabled, others)
     found = [
-        UnofferedFunction(
-            address=address, ids="", class_code="", product="", driver="", reason=fault, remedy=""
-        )
+        UnofferedFunction(address=address, reason=fault)
         for address, fault in functions.faults.items()
     ]
     for function in _left_out(host):

@@ -110,8 +110,11 @@ def plan(rules: Iterable[Rule], functions: pci.Snapshot) -> SriovPlan:
             problems[function.address] = f"it can have {total} virtual functions, not {count}"
         elif len(function.vfs) != count:
             steps.append(SriovStep(address=function.address, count=count, driver=rule.driver))
-        else:
-            steps += _unbound(function, rule, functions)
+        elif rule.driver is not None:
+            unbound = (
+                vf for vf in function.vfs if vf in functions and functions[vf].driver is None
+            )
+            steps += [SriovStep(address=vf, driver=rule.driver) for vf in unbound]
     return SriovPlan(steps=tuple(steps), kept=kept, problems=problems)
 
 
@@ -172,13 +175,6 @@ def _problem(item: Any) -> str | None:
     if not isinstance(item.get("vf_driver", ""), str):
         return "vf_driver must be the name of a driver"
     return None
-
-
-def _unbound(function: pci.Function, rule: Rule, functions: pci.Snapshot) -> Iterator[SriovStep]:
-    if rule.driver is not None:
-        for address in function.vfs:
-            if address in functions and functions[address].driver is None:
-                yield SriovStep(address=address, driver=rule.driver)
 
 
 class Configurator:

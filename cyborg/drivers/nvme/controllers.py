@@ -145,13 +145,10 @@ class NvmeController(pci.PciDriver):
                 # A function that has just vanished, or is broken, must not fail the others.
                 with contextlib.suppress(pci.Vanished, OSError):
                     subsystem = self._subsystem(each, functions)
-                    if subsystem is not None and not self._is_excluded(each, functions):
+                    spec = device_spec.first_match(self._specs, each, functions)
+                    if subsystem is not None and not (spec is not None and spec.exclude):
                         found.setdefault(subsystem, []).append(each)
         return found
-
-    def _is_excluded(self, function: pci.Function, functions: pci.Snapshot) -> bool:
-        spec = device_spec.first_match(self._specs, function, functions)
-        return spec is not None and spec.exclude
 
     def _subsystem(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         key = (function.address, function.vendor, function.device)

@@ -152,10 +152,9 @@ class Snapshot(Mapping[str, Function]):
         self._volumes = host_use.Uses(used=volumes) if volumes is not None else None
         self._texts: dict[tuple[str, str], str | OSError] = {}
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
-        self._cached: dict[tuple[object, str], Any] = {}
+        self._cached: dict[object, Any] = {}
         self._products: dict[tuple[str, str], str | None] = {}
         self._vanished: set[str] = set()
-        self._made: dict[object, Any] = {}
 
     def __getitem__(self, address: str) -> Function:
         return self._functions[address]
@@ -315,9 +314,9 @@ class Snapshot(Mapping[str, Function]):
 
     def made(self, make: Callable[[Snapshot], T]) -> T:
         """The answer of ``make`` for all functions, which is called once a pass."""
-        if make not in self._made:
-            self._made[make] = make(self)
-        answer: T = self._made[make]
+        if make not in self._cached:
+            self._cached[make] = make(self)
+        answer: T = self._cached[make]
         return answer
 
     def use(self, function: Function) -> str | None:
