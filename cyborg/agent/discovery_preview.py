@@ -113,7 +113,7 @@ def as_table(preview: Preview) -> str:
     ]
     lines += _aligned(rows) if rows else ["No driver found a device."]
     wrong = [
-        f"Device {_path(device)} is unhealthy: {device.unhealthy}"
+        f"Device {device.control_path.place} is unhealthy: {device.unhealthy}"
         for _, device in _devices(preview)
         if device.unhealthy is not None
     ]
@@ -179,7 +179,7 @@ def _row(
     entry = preview.entries.get((driver, deployable.name))
     return [
         [driver, *([f"by {entry}"] if entry else [])],
-        [_path(device), f"{device.type} {device.vendor} {device.model}"],
+        [device.control_path.place, f"{device.type} {device.vendor} {device.model}"],
         [deployable.name],
         [f"{deployable.resource_class} {deployable.num_accelerators}"],
         list(deployable.traits),
@@ -194,10 +194,6 @@ def _program(deployable: base.Deployable) -> list[str]:
         return []
     shown = {None: "function unknown", "": "no function"}
     return [deployable.program_mode, shown.get(deployable.function, str(deployable.function))]
-
-
-def _path(device: base.Device) -> str:
-    return device.control_path.place
 
 
 def _handles(handles: Sequence[base.AttachHandle]) -> list[str]:

@@ -8,6 +8,7 @@ look, and what was known before counts too: it may be released, and still be ope
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
@@ -57,7 +58,7 @@ class Opened:
         #: Functions whose guests ran without them at the last check, and those at two of them.
         self._suspects: Mapping[str, str] = {}
         self._absent: Mapping[str, str] = {}
-        self._warned = False
+        self._warn_once = functools.cache(LOG.warning)
 
     def look(self, functions: pci.Snapshot, matched: Iterable[str]) -> host_use.Uses:
         """The functions among ``matched``, with who has them open."""
@@ -165,9 +166,8 @@ class Opened:
             found = privileged.node_holders(sorted(nodes), sorted(self._likely))
         else:
             found = open_nodes.holders(nodes, self._likely)
-            if os.geteuid() != 0 and not self._warned:
-                self._warned = True
-                LOG.warning(_UNSEEN)
+            if os.geteuid() != 0:
+                self._warn_once(_UNSEEN)
         self._likely = {number for number, _name in found.values()}
         return found
 

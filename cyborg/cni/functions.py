@@ -116,8 +116,7 @@ def differences(function: NicFunction, wanted: Settings, netns: str, name: str) 
 def take_back(function: NicFunction, netns: str | None, name: str, index: int | None) -> None:
     """Bring a function back to the host as it was found; again, if it is asked for again."""
     if netns is not None:
-        own = {"name": name} if index is None else {"index": index}
-        link = links.find(netns, **own)
+        link = links.find(netns, name=name, index=index)
         if link is not None:
             links.change(link["ifname"], "down", netns=netns)
             links.move_out(link["ifname"], netns, function.name)

@@ -22,7 +22,7 @@ class LinkFailed(errors.CyborgError):
 
 
 def find(netns: str | None, *, name: str | None = None, index: int | None = None) -> Link | None:
-    """The interface of that name or index, in a namespace or on the host; None if there is none."""
+    """The interface of that index, or name, in a namespace or on the host, if there is one."""
     key, value = ("ifname", name) if index is None else ("ifindex", index)
     found: list[Link] = json.loads(_ip(netns, "-json", "-details", "link", "show") or "[]")
     return next((link for link in found if link.get(key) == value), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import logging
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -46,7 +47,7 @@ class MdevDriver(mdev_handles.HostSteps):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         texts = conf.mdev.mdev_spec
         self._specs = device_spec.parse_objects(texts, "[mdev] mdev_spec", _spec)
-        self._logged: set[str] = set()
+        self._log_once = functools.cache(LOG.info)
         self._problems: list[str] = []
 
     def exactness(self, functions: pci.Snapshot) -> Mapping[str, int]:
@@ -113,9 +114,7 @@ class MdevDriver(mdev_handles.HostSteps):
         names = sorted(each.name for each in types.iterdir())
         kind = next((name for name in names if fnmatch.fnmatch(name, spec.mdev_type)), None)
         if kind is None:
-            if path.name not in self._logged:
-                self._logged.add(path.name)
-                LOG.info("%s has no mediated devices of type %s", path.name, spec.mdev_type)
+            self._log_once("%s has no mediated devices of type %s", path.name, spec.mdev_type)
             return None
         created = mdev_handles.created(path.name, kind)
         total = _number(types / kind / "available_instances") + len(created)

@@ -124,7 +124,7 @@ class NvidiaGpuDriver(pci.PciDriver):
         """The owner, the product, and whether it is linked to others."""
         yield "OWNER_CYBORG"
         yield f"CUSTOM_NVIDIA_{function.device}"
-        if self._topology.has_links(function):
+        if self._topology.attributes(function):
             yield "CUSTOM_NVLINK"
 
     def attributes(self, function: pci.Function, functions: pci.Snapshot) -> pci.Facts:

@@ -96,10 +96,6 @@ class Topology:
             "nvlink_links": min(links.peers.values()),
         }
 
-    def has_links(self, card: pci.Function) -> bool:
-        """True if a card is connected to another one."""
-        return card.address in self._links
-
     def _known(self, card: pci.Function) -> dict[str, Any]:
         kept = self._kept.get(_KIND, card.address)
         if not isinstance(kept, dict) or kept.get("ids") != _ids(card):

@@ -55,11 +55,6 @@ class VgpuPart:
         """True if a virtual GPU exists on it."""
         return self.is_set or bool(self.created)
 
-    @property
-    def is_slice(self) -> bool:
-        """True if the part has compute units of its own (MIG), not a share of time."""
-        return vgpu_types.is_slice(self.name)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnabledType:

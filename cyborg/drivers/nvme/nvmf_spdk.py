@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import json
 import logging
 import pathlib
@@ -45,6 +46,8 @@ _TARGET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 _GIVEN = "given"
 #: And the disks of each target, which it has though it does not answer.
 _DISKS = "disks"
+#: More digits than any list of an operator fixes: a match that no other driver exceeds.
+_MOST_EXACT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +210,7 @@ class NvmfSpdkDriver:
         self._options = conf.nvmf_spdk
         self._targets = {target.name: target for target in _targets(conf)}
         self._kept = kept_facts.KeptFacts(conf, "nvmf_spdk")
-        self._logged: set[str] = set()
+        self._warn_once = functools.cache(LOG.warning)
         #: By subsystem, held while it changes who has it.
         self._locks: dict[str, threading.Lock] = {}
 
@@ -222,19 +225,23 @@ class NvmfSpdkDriver:
                 name = "_".join(filter(None, (host.name, target.name, subsystem.nqn)))
                 if len(name) > _NAME_MAX:
                     reason = f"{name} is too long a name"
-                    self._log_once(f"Subsystem {subsystem.nqn} is not reported: {reason}")
+                    self._warn_once("Subsystem %s is not reported: %s", subsystem.nqn, reason)
                 else:
                     yield self._device(name, host_nqn, target, subsystem)
 
     def exactness(self, functions: pci.Snapshot) -> Mapping[str, int]:
         """The functions of disks that a target on this host has."""
-        return spdk_disks.matched(self._disks(), functions)
+        return {address: _MOST_EXACT for address in self._disks() if address in functions}
 
     def why_not_offered(
         self, function: pci.Function, functions: pci.Snapshot
     ) -> base.Refusal | None:
         """That a target on this host has it."""
-        return spdk_disks.why_not_offered(self._disks(), function.address)
+        bdev = self._disks().get(function.address)
+        if bdev is None:
+            return None
+        reason = f"the SPDK target of this host has it, as bdev {bdev}"
+        return base.Refusal(reason=reason, remedy="bdev_nvme_detach_controller of SPDK")
 
     def remember(self) -> None:
         """Write what must outlive the agent."""
@@ -389,12 +396,6 @@ class NvmfSpdkDriver:
                     f"the host has no NQN: {exc}; set [nvmf_spdk] host_nqn"
                 ) from exc
         return str(nqn)
-
-    def _log_once(self, sentence: str) -> None:
-        """Log once, and not at every pass."""
-        if sentence not in self._logged:
-            self._logged.add(sentence)
-            LOG.warning("%s", sentence)
 
 
 def _targets(conf: cfg.ConfigOpts) -> Iterator[_Target]:

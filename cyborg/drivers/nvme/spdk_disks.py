@@ -10,11 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cyborg.drivers import base, pci
 from cyborg.drivers.nvme import spdk_rpc
 
-#: More digits than any list of an operator fixes: a match that no other driver exceeds.
-_MOST_EXACT = 1000
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 
@@ -61,19 +58,6 @@ def of(address: str, bdevs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     if isinstance(place, tuple) and place[0] not in _HERE:
         return {}
     return {function.lower(): bdev["name"] for bdev in bdevs for function in _functions(bdev)}
-
-
-def matched(disks: Mapping[str, str], functions: pci.Snapshot) -> dict[str, int]:
-    """How exactly these functions match, so that no other driver reports them."""
-    return {address: _MOST_EXACT for address in disks if address in functions}
-
-
-def why_not_offered(disks: Mapping[str, str], address: str) -> base.Refusal | None:
-    """That the target has a function as one of these disks, or None."""
-    if address not in disks:
-        return None
-    reason = f"the SPDK target of this host has it, as bdev {disks[address]}"
-    return base.Refusal(reason=reason, remedy="bdev_nvme_detach_controller of SPDK")
 
 
 def _functions(bdev: Mapping[str, Any]) -> Iterator[str]:

@@ -8,6 +8,7 @@ only its vendor has.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
@@ -79,12 +80,12 @@ class PciDriver:
         self.kept = kept_facts.KeptFacts(conf, self.group)
         self._health = health.Health(conf, self.kept)
         self._matches = Matches(self.match)
-        self._logged: set[tuple[str, str]] = set()
+        self._log_once = functools.cache(LOG.info)
         self._problems: list[str] = []
         self._refusals: dict[str, base.Refusal] = {}
         self._groups = groups.Groups()
         #: What ``[cleaning]`` says of each resource class. No option of it changes while we run.
-        self._policies: dict[str, str] = {}
+        self._cleaning = functools.cache(self._cleaning_of)
         self._facts = known_facts.KnownFacts(self.kept)
 
     # Hooks.
@@ -229,13 +230,9 @@ class PciDriver:
             return {}
         return self.sensors(function, host.pci)
 
-    def _cleaning(self, resource_class: str) -> str:
-        known = self._policies.get(resource_class)
-        if known is None:
-            names = registry.names_of(type(self).__module__, type(self).__qualname__)
-            known = cleaning_options.policy(self.conf, resource_class, names)
-            self._policies[resource_class] = known
-        return known
+    def _cleaning_of(self, resource_class: str) -> str:
+        names = registry.names_of(type(self).__module__, type(self).__qualname__)
+        return cleaning_options.policy(self.conf, resource_class, names)
 
     def clean(self, handle: base.HeldHandle) -> None:
         """Reset the handle's function, if it is one or a share of one.
@@ -520,6 +517,4 @@ class PciDriver:
     def refuse(self, function: Function, reason: str, remedy: str = "") -> None:
         """Keep why a function is not offered, and log it once, not at every pass."""
         self._refusals[function.address] = base.Refusal(reason=reason, remedy=remedy)
-        if (function.address, reason) not in self._logged:
-            self._logged.add((function.address, reason))
-            LOG.info("PCI device %s is not offered: %s", function.address, reason)
+        self._log_once("PCI device %s is not offered: %s", function.address, reason)

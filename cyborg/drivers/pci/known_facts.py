@@ -16,18 +16,18 @@ class KnownFacts:
         self._known: dict[tuple[str, ...], dict[str, str | int]] = {}
 
     def of(
-        self,
-        function: Function,
-        functions: Snapshot,
-        own: Facts,
-        named: str | None,
+        self, function: Function, functions: Snapshot, own: Facts, named: str | None
     ) -> dict[str, str | int]:
         """The facts of a function: ``own`` are of its driver, ``named`` is the operator's name."""
         shown = {name: value for name, value in own.items() if value is not None and value != ""}
         key = (function.address, *ids_of(function))
-        product = self._product(function, shown.get("product"), " ".join(key))
-        if product is not None:
-            shown["product"] = product
+        place = " ".join(key)
+        if "product" in shown:
+            self._kept.set("product", place, shown["product"])
+        elif function.has_guest_driver:
+            # It is as the host's driver showed it before the guest came.
+            kept = self._kept.get("product", place)
+            shown |= {"product": kept} if isinstance(kept, str) else {}
         present = {**facts.attributes(function, functions), **shown}
         self._kept.check(function.address, present.get("serial"))
         if named is not None:
@@ -36,13 +36,3 @@ class KnownFacts:
         known = self._known.get(key, {}) if is_hidden else {}
         self._known[key] = {**known, **present}
         return self._known[key]
-
-    def _product(
-        self, function: Function, shown: str | int | None, place: str
-    ) -> str | int | None:
-        """The product's name as the host's driver shows it, or showed it before a guest came."""
-        if shown is not None:
-            self._kept.set("product", place, shown)
-            return shown
-        kept = self._kept.get("product", place) if function.has_guest_driver else None
-        return kept if isinstance(kept, str) else None

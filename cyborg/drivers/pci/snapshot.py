@@ -153,7 +153,7 @@ class Snapshot(Mapping[str, Function]):
         self._texts: dict[tuple[str, str], str | OSError] = {}
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
         self._cached: dict[object, Any] = {}
-        self._products: dict[tuple[str, str], str | None] = {}
+        self._product = functools.cache(self._details.product)
         self._vanished: set[str] = set()
 
     def __getitem__(self, address: str) -> Function:
@@ -299,10 +299,7 @@ class Snapshot(Mapping[str, Function]):
 
     def product(self, function: Function) -> str | None:
         """The name under which the card is sold, or None if the system does not know it."""
-        key = (function.vendor, function.device)
-        if key not in self._products:
-            self._products[key] = self._details.product(*key)
-        return self._products[key]
+        return self._product(function.vendor, function.device)
 
     def cached(self, read: Callable[[Function, Snapshot], T], function: Function) -> T:
         """The answer of ``read`` for a function, which is called once a pass."""

@@ -78,7 +78,7 @@ class XilinxFpgaDriver(pci.PciDriver):
         ):
             return device
         written = card_tools.is_running(self.conf, address)
-        if self._shells.are_of(function, functions):
+        if self._shells.listed(function, functions):
             shells = self._shells.of(function, functions)
             layouts = {f"{base.LAYOUT_PREFIX}{name}": "1" for name in shells}
             divided = replace(

@@ -57,17 +57,14 @@ class Shells:
             return False
         return self._kept.get(_BOARDS, card.address) is None
 
-    def are_of(self, card: pci.Function, functions: pci.Snapshot) -> bool:
-        """True if the operator lists shells of the card's board, installed on the host or not."""
-        return bool(self._listed(card, functions))
-
     def of(self, card: pci.Function, functions: pci.Snapshot) -> Mapping[str, str]:
         """The ids of the shells that a card can have now, by their names."""
-        listed = self._listed(card, functions)
+        listed = self.listed(card, functions)
         there = functions.made(self._partitions) if listed else {}
         return {name: there[name] for name in listed if name in there}
 
-    def _listed(self, card: pci.Function, functions: pci.Snapshot) -> list[str]:
+    def listed(self, card: pci.Function, functions: pci.Snapshot) -> list[str]:
+        """The shells of a card's board that the operator lists, installed on the host or not."""
         if not self._names:
             return []
         shown = _shown(card.address, functions)
