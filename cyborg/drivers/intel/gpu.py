@@ -24,14 +24,8 @@ class IntelGpuDriver(pci.PciDriver):
     group = "intel_gpu_driver"
     own_traits = ("OWNER_CYBORG", "CUSTOM_INTEL_GPU_{card.device}")
 
-    def _exactnesses(self, functions: pci.Snapshot) -> dict[str, int]:
-        matched = super()._exactnesses(functions)
-        return {
-            address: exactness
-            for address, exactness in matched.items()
-            if not _is_in_processor(functions[address])
-            or self._is_meant(functions[address], functions)
-        }
+    def _fits(self, function: pci.Function, functions: pci.Snapshot) -> bool:
+        return not _is_in_processor(function) or self._is_meant(function, functions)
 
     def _is_meant(self, function: pci.Function, functions: pci.Snapshot) -> bool:
         """True if the operator lists graphics of the processor's bus: in a guest, cards have it."""

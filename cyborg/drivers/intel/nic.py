@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from oslo_config import cfg
 
@@ -51,15 +51,11 @@ class IntelNicDriver(nic.NetworkCards):
                 self._functions[port] = (*self._functions.get(port, ()), function)
             self._addresses.update(each.strip().lower() for each in section.device_addresses)
 
-    def exactness(self, functions: pci.Snapshot) -> Mapping[str, int]:
+    def _fits(self, function: pci.Function, functions: pci.Snapshot) -> bool:
         """All cards, or only those that the operator names."""
-        matched = super().exactness(functions)
-        named = self._addresses
-        return {
-            address: exactness
-            for address, exactness in matched.items()
-            if not named or {address, functions[address].pf} & named
-        }
+        return not self._addresses or not self._addresses.isdisjoint(
+            {function.address, function.pf or function.address}
+        )
 
     def unmatched(self, functions: pci.Snapshot) -> Sequence[str]:
         """As any driver's, and of the sections' lists."""

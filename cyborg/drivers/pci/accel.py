@@ -48,15 +48,10 @@ class AccelDriver(pci.PciDriver):
         """As any driver's, of PCI functions."""
         return {} if accel_nodes.is_one(device) else super().readings(device, host)
 
-    def _exactnesses(self, functions: pci.Snapshot) -> dict[str, int]:
-        shown = self._shown(functions)
-        matched = {}
-        for address, exactness in super()._exactnesses(functions).items():
-            card = functions.get(functions[address].pf or address, functions[address])
-            if self._is_one(card, shown):
-                matched[address] = exactness
-                self._classes[address] = _class(card)
-        return matched
+    def _fits(self, function: pci.Function, functions: pci.Snapshot) -> bool:
+        card = functions.get(function.pf or function.address, function)
+        self._classes[function.address] = _class(card)
+        return self._is_one(card, functions.made(self._shown))
 
     def named(self, functions: pci.Snapshot) -> Set[str]:
         """As any driver's, without what is of a listed vendor and no accelerator."""
@@ -69,9 +64,9 @@ class AccelDriver(pci.PciDriver):
     ) -> base.Refusal | None:
         """As any driver does, of what is an accelerator."""
         why = super().why_not_offered(function, functions)
-        if function.address in self.named(functions):
+        if function.address in self.named(functions) or why is None:
             return why
-        return why if why is not None and self._is_one(function, self._shown(functions)) else None
+        return why if self._is_one(function, functions.made(self._shown)) else None
 
     def resource(self, function: pci.Function) -> str:
         """The vendor and the product of the card, whatever driver of the kernel has it."""

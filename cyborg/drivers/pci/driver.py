@@ -158,7 +158,12 @@ class PciDriver:
                 spec = self._own_spec(functions[vf], functions)
                 if spec is None or not spec.exclude:
                     matched[vf] = max(matched.get(vf, 0), matched[address])
-        return matched
+        fitting = [each for each in matched if self._fits(functions[each], functions)]
+        return {address: matched[address] for address in fitting}
+
+    def _fits(self, function: Function, functions: Snapshot) -> bool:
+        """True if a function that matches is of this kind, by what no match can say."""
+        return True
 
     def _of_its_kind(self, functions: Snapshot) -> dict[str, int]:
         return self._matches.of(functions, parts=self.expose != "each")

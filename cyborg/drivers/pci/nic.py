@@ -80,12 +80,8 @@ class NicDriver(NetworkCards):
                     self.option,
                 )
 
-    def _exactnesses(self, functions: pci.Snapshot) -> dict[str, int]:
-        return {
-            address: exactness
-            for address, exactness in super()._exactnesses(functions).items()
-            if functions[address].pf is not None or functions[address].sriov_totalvfs
-        }
+    def _fits(self, function: pci.Function, functions: pci.Snapshot) -> bool:
+        return function.pf is not None or function.sriov_totalvfs > 0
 
     def network(self, function: pci.Function, functions: pci.Snapshot) -> str | None:
         """As the operator's list says of the function."""

@@ -111,7 +111,7 @@ def test_a_function_is_reset(simulate_live):
     assert text == "1"
 
 
-class Sysfs:
+class Sysfs(pci.Details):
     """Every function can be reset alone."""
 
     def read(self, address: str, path: str) -> str:
