@@ -91,17 +91,14 @@ _NOW = db.now_ms()
 _BLANK = {column.name: None for column in _TABLE.columns if column.nullable}
 
 #: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
-COLUMNS: dict[str, Any] = {
-    "id": _ENTRY.id,
-    "uuid": _ENTRY.uuid,
-    "kind": _ENTRY.kind,
-    "device_uuid": _ENTRY.device_uuid,
-    "instance_uuid": _ENTRY.consumer_uuid,
-    "project_id": _ENTRY.project_id,
-    "arq_uuid": _ENTRY.arq_uuid,
-    "started_at": _ENTRY.started_ms,
-    "ended_at": _ENTRY.ended_ms,
-}
+COLUMNS = paging.columns(
+    _ENTRY,
+    *("id", "uuid", "kind", "device_uuid", "instance_uuid", "project_id", "arq_uuid"),
+    *("started_at", "ended_at"),
+    instance_uuid=_ENTRY.consumer_uuid,
+    started_at=_ENTRY.started_ms,
+    ended_at=_ENTRY.ended_ms,
+)
 
 
 #: Made once, since making it takes longer than running it.

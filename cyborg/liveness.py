@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -295,15 +294,11 @@ _TABLE = _union()
 orm.registry().map_imperatively(ServiceState, _TABLE, primary_key=[_TABLE.c.id])
 
 #: Columns by which a list may be sorted and filtered, by their names in the REST API.
-COLUMNS: dict[str, Any] = {
-    "id": ServiceState.id,  # type: ignore[attr-defined]
-    "uuid": ServiceState.uuid,
-    "binary": ServiceState.binary,
-    "host": ServiceState.host,
-    "state": ServiceState.state,
-    "last_seen": ServiceState.last_seen_ms,
-    "created_at": ServiceState.created_at,
-}
+COLUMNS = paging.columns(
+    ServiceState,
+    *("id", "uuid", "binary", "host", "state", "last_seen", "created_at"),
+    last_seen=ServiceState.last_seen_ms,
+)
 
 
 def list_services(page: paging.Page = paging.ALL, **wanted: str) -> list[ServiceState]:

@@ -34,14 +34,9 @@ MAX_REQUESTS = 1000
 MAX_PROJECTS = 1000
 
 #: Columns by which a list may be sorted; the names are those of the REST API.
-COLUMNS: dict[str, Any] = {
-    "id": models.DeviceProfile.id,
-    "uuid": models.DeviceProfile.uuid,
-    "name": models.DeviceProfile.name,
-    "visibility": models.DeviceProfile.visibility,
-    "created_at": models.DeviceProfile.created_at,
-    "updated_at": models.DeviceProfile.updated_at,
-}
+COLUMNS = paging.columns(
+    models.DeviceProfile, "id", "uuid", "name", "visibility", "created_at", "updated_at"
+)
 _FILTERS = {**COLUMNS, "enabled": models.DeviceProfile.enabled}
 _KIND = "Device Profile"
 _STANDARD_TRAITS = frozenset(os_traits.get_traits())

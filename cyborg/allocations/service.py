@@ -39,16 +39,11 @@ _ROW = models.Allocation
 _KIND = "Allocation"
 
 #: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
-COLUMNS: dict[str, Any] = {
-    "id": _ROW.id,
-    "uuid": _ROW.uuid,
-    "state": _ROW.state,
-    "consumer_type": _ROW.consumer_type,
-    "consumer_name": _ROW.consumer_name,
-    "project_id": _ROW.project_id,
-    "created_at": _ROW.created_at,
-    "updated_at": _ROW.updated_at,
-}
+COLUMNS = paging.columns(
+    _ROW,
+    *("id", "uuid", "state", "consumer_type", "consumer_name", "project_id"),
+    *("created_at", "updated_at"),
+)
 
 _HELD = orm.aliased(models.AttachHandle)
 #: What the agent of its host makes of an ARQ's handle for containers; None if it does not.

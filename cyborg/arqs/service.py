@@ -27,18 +27,12 @@ LOG = logging.getLogger(__name__)
 _ARQ, _HANDLE = models.Arq.__table__.c, models.AttachHandle.__table__.c
 
 #: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
-COLUMNS: dict[str, Any] = {
-    "id": _ARQ.id,
-    "uuid": _ARQ.uuid,
-    "state": _ARQ.state,
-    "device_profile_name": _ARQ.device_profile_name,
-    "hostname": _ARQ.hostname,
-    "device_rp_uuid": _ARQ.device_rp_uuid,
-    "instance_uuid": _ARQ.consumer_uuid,
-    "project_id": _ARQ.project_id,
-    "created_at": _ARQ.created_at,
-    "updated_at": _ARQ.updated_at,
-}
+COLUMNS = paging.columns(
+    _ARQ,
+    *("id", "uuid", "state", "device_profile_name", "hostname", "device_rp_uuid"),
+    *("instance_uuid", "project_id", "created_at", "updated_at"),
+    instance_uuid=_ARQ.consumer_uuid,
+)
 
 
 class Shown(NamedTuple):

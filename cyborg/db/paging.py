@@ -33,6 +33,11 @@ class Page:
 ALL = Page()
 
 
+def columns(of: Any, *names: str, **others: Any) -> dict[str, Any]:
+    """The columns of a model or a table by their names; ``others`` are called otherwise there."""
+    return {name: others[name] if name in others else getattr(of, name) for name in names}
+
+
 def fetch(
     session: orm.Session,
     visible: sa.Select[Any],

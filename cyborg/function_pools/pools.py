@@ -30,16 +30,11 @@ _OPTIONS = (orm.selectinload(_MODEL.traits),)
 _KIND = "Function pool"
 
 #: Columns by which a list may be sorted; the names are those of the REST API.
-COLUMNS: dict[str, Any] = {
-    "id": _MODEL.id,
-    "uuid": _MODEL.uuid,
-    "name": _MODEL.name,
-    "function_id": _MODEL.function_plain,
-    "free": _MODEL.free,
-    "max_devices": _MODEL.max_devices,
-    "created_at": _MODEL.created_at,
-    "updated_at": _MODEL.updated_at,
-}
+COLUMNS = paging.columns(
+    _MODEL,
+    *("id", "uuid", "name", "function_id", "free", "max_devices", "created_at", "updated_at"),
+    function_id=_MODEL.function_plain,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,12 +80,7 @@ class ListedHandle:
     updated_at: datetime.datetime | None
 
 
-COLUMNS: dict[str, Any] = {
-    "id": _HANDLE.id,
-    "uuid": _HANDLE.uuid,
-    "created_at": _HANDLE.created_at,
-    "updated_at": _HANDLE.updated_at,
-}
+COLUMNS = paging.columns(_HANDLE, "id", "uuid", "created_at", "updated_at")
 
 
 def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[ListedHandle]:

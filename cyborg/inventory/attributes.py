@@ -12,7 +12,6 @@ import logging
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -25,15 +24,11 @@ from cyborg.drivers import base, trait_names
 LOG = logging.getLogger(__name__)
 
 #: Columns by which a list may be sorted and filtered; the names are those of the REST API.
-COLUMNS: dict[str, Any] = {
-    "id": models.Attribute.id,
-    "uuid": models.Attribute.uuid,
-    "deployable_id": models.Attribute.deployable_id,
-    "deployable_uuid": models.Deployable.uuid,
-    "key": models.Attribute.key,
-    "created_at": models.Attribute.created_at,
-    "updated_at": models.Attribute.updated_at,
-}
+COLUMNS = paging.columns(
+    models.Attribute,
+    *("id", "uuid", "deployable_id", "deployable_uuid", "key", "created_at", "updated_at"),
+    deployable_uuid=models.Deployable.uuid,
+)
 
 _FILTERS = {**COLUMNS, "value": db.exactly(models.Attribute.value)}
 _OPTIONS = (orm.contains_eager(models.Attribute.deployable),)

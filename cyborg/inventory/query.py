@@ -28,29 +28,17 @@ _DEPLOYABLE, _PROVIDER = (
 )
 
 #: Columns by which a list may be sorted and filtered; the names are those of the REST API.
-DEVICE_COLUMNS: dict[str, Any] = {
-    "id": _DEVICE.id,
-    "uuid": _DEVICE.uuid,
-    "type": _DEVICE.type,
-    "vendor": _DEVICE.vendor,
-    "model": _DEVICE.model,
-    "hostname": _HOST.node,
-    "status": _DEVICE.status,
-    "created_at": _DEVICE.created_at,
-    "updated_at": _DEVICE.updated_at,
-}
-DEPLOYABLE_COLUMNS: dict[str, Any] = {
-    "id": _DEPLOYABLE.id,
-    "uuid": _DEPLOYABLE.uuid,
-    "name": _DEPLOYABLE.name,
-    "num_accelerators": _DEPLOYABLE.num_accelerators,
-    "device_id": _DEPLOYABLE.device_id,
-    "device_uuid": _DEVICE.uuid,
-    "rp_uuid": _DEPLOYABLE.rp_uuid,
-    "driver_name": _DEPLOYABLE.driver_name,
-    "created_at": _DEPLOYABLE.created_at,
-    "updated_at": _DEPLOYABLE.updated_at,
-}
+DEVICE_COLUMNS = paging.columns(
+    _DEVICE,
+    *("id", "uuid", "type", "vendor", "model", "hostname", "status", "created_at", "updated_at"),
+    hostname=_HOST.node,
+)
+DEPLOYABLE_COLUMNS = paging.columns(
+    _DEPLOYABLE,
+    *("id", "uuid", "name", "num_accelerators", "device_id", "device_uuid", "rp_uuid"),
+    *("driver_name", "created_at", "updated_at"),
+    device_uuid=_DEVICE.uuid,
+)
 
 #: What a list of devices can be filtered by.
 _DEVICE_FILTERS = {

@@ -102,15 +102,12 @@ _BATCH = 500
 _MODEL = models.Operation
 
 #: Columns by which a list may be sorted and narrowed; the names are those of the REST API.
-COLUMNS: dict[str, Any] = {
-    "id": _MODEL.id,
-    "uuid": _MODEL.uuid,
-    "deployable_uuid": _MODEL.deployable_uuid,
-    "state": _MODEL.state,
-    "instance_uuid": _MODEL.consumer_uuid,
-    "created_at": _MODEL.created_at,
-    "ended_at": _MODEL.ended_ms,
-}
+COLUMNS = paging.columns(
+    _MODEL,
+    *("id", "uuid", "deployable_uuid", "state", "instance_uuid", "created_at", "ended_at"),
+    instance_uuid=_MODEL.consumer_uuid,
+    ended_at=_MODEL.ended_ms,
+)
 
 
 def list_operations(
