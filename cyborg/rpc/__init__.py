@@ -52,34 +52,6 @@ from cyborg.rpc.signers import use as use_signer
 from cyborg.rpc.signing import AGE_MAX
 from cyborg.rpc.version import VERSION
 
-#: What others have from here of the modules below, beside the functions.
-__all__ = [
-    "AGE_MAX",
-    "CONDUCTOR",
-    "HOST",
-    "REASONS_MAX",
-    "VERSION",
-    "BrokerUnreachable",
-    "HeldRequest",
-    "HostReport",
-    "HostStep",
-    "HostStepFailed",
-    "HostStepRunning",
-    "HostUnreachable",
-    "NoPermit",
-    "ProgramAnswer",
-    "ProgramFailed",
-    "ProgramStep",
-    "ReportFailed",
-    "UnchangedReport",
-    "Unreadable",
-    "WritePermit",
-    "WriteRefused",
-    "WriteRequest",
-    "is_host_name",
-    "use_signer",
-]
-
 LOG = logging.getLogger(__name__)
 
 #: Messages that a conductor handles at the same time. The default of oslo.messaging is 64, and all
