@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import datetime
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -59,36 +56,20 @@ def joined(*columns: Any) -> sa.Select[Any]:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedHandle:
-    """An attach handle with its state."""
-
-    id: int
-    uuid: str
-    state: str
-    attach_type: str
-    attach_info: Mapping[str, Any]
-    resource_class: str
-    device_uuid: str
-    deployable_uuid: str
-    hostname: str
-    arq_uuid: str | None
-    consumer_uuid: str | None
-    project_id: str | None
-    state_reason: str | None
-    created_at: datetime.datetime
-    updated_at: datetime.datetime | None
-
-
 COLUMNS = paging.columns(_HANDLE, "id", "uuid", "created_at", "updated_at")
 
 
-def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[ListedHandle]:
-    """Handles that have the values ``wanted``, from one SELECT.
+def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[sa.Row[Any]]:
+    """Handles that have the values ``wanted``, with what is shown of them, from one SELECT.
 
     :raises Invalid: the sort key or the marker is unknown
     """
     state = sa.case(*((condition, name) for name, condition in conditions().items()))
+    reasons = {
+        CLEAN_FAILED: _HANDLE.left_reason,
+        CLEANING: _last_error(),
+        UNAVAILABLE: _why_unavailable(),
+    }
     filters = {
         "state": state,
         "device_uuid": _DEVICE.uuid,
@@ -96,25 +77,18 @@ def list_handles(page: paging.Page = paging.ALL, **wanted: str) -> list[ListedHa
         "hostname": _HOST.node,
         "instance_uuid": _ARQ.consumer_uuid,
     }
-    columns = (
-        _HANDLE.id,
-        _HANDLE.uuid,
-        state,
-        _HANDLE.attach_type,
-        _HANDLE.attach_info,
-        RESOURCE_CLASS,
-        _DEVICE.uuid,
-        _DEPLOYABLE.uuid,
-        _HOST.node,
-        sa.func.coalesce(_ARQ.uuid, _HANDLE.left_arq),
-        _ARQ.consumer_uuid,
-        sa.func.coalesce(_ARQ.project_id, _HANDLE.left_project),
-    )
-    reasons = (_HANDLE.left_reason, _last_error(), _why_unavailable())
-    query = joined(*columns, *reasons, _HANDLE.created_at, _HANDLE.updated_at)
+    others: dict[str, Any] = {
+        "resource_class": RESOURCE_CLASS,
+        "arq_uuid": sa.func.coalesce(_ARQ.uuid, _HANDLE.left_arq),
+        "project_id": sa.func.coalesce(_ARQ.project_id, _HANDLE.left_project),
+        "state_reason": sa.case(reasons, value=state),
+    }
+    own = (_HANDLE.uuid, _HANDLE.attach_type, _HANDLE.attach_info)
+    named = (column.label(name) for name, column in (filters | others).items())
+    query = joined(*own, *named, _HANDLE.created_at, _HANDLE.updated_at)
     with db.reader() as session:
         select = paging.select(session, query, COLUMNS, page, wanted, filters=filters)
-        return [_handle(row) for row in session.execute(select)]
+        return list(session.execute(select))
 
 
 def _last_error() -> sa.ScalarSelect[str]:
@@ -137,27 +111,4 @@ def _why_unavailable() -> sa.ColumnElement[str]:
             (_HOST.down, "Its host is down."),
             else_="Its host is drained: " + sa.func.coalesce(_HOST.drain_reason, "no reason given"),
         ),
-    )
-
-
-def _handle(row: Sequence[Any]) -> ListedHandle:
-    shown, (created, updated) = row[:12], row[-2:]
-    reasons = dict(zip((CLEAN_FAILED, CLEANING, UNAVAILABLE), row[12:-2], strict=True))
-    id_, uuid, state, kind, info, name, device, deployable, host, arq, instance, project = shown
-    return ListedHandle(
-        id=id_,
-        uuid=uuid,
-        state=state,
-        attach_type=kind,
-        attach_info=json.loads(info),
-        resource_class=name,
-        device_uuid=device,
-        deployable_uuid=deployable,
-        hostname=host,
-        arq_uuid=arq,
-        consumer_uuid=instance,
-        project_id=project,
-        state_reason=reasons.get(state),
-        created_at=created,
-        updated_at=updated,
     )

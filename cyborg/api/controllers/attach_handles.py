@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+from sqlalchemy import Row
 
 from cyborg.api import versions
 from cyborg.api.controllers.resource import Resource, lists
@@ -22,15 +25,14 @@ class AttachHandles(Resource):
     kind = types.AttachHandle
 
     @lists(policies.GET_ALL, kind, "attach_handles", since=versions.REGULAR, query=types.QUERY)
-    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[listing.ListedHandle]:
+    def get_all(self, request: Request, page: Page, **wanted: Any) -> list[Row[Any]]:
         """List attach handles."""
         return listing.list_handles(page, **wanted)
 
-    def told(self, request: Request, handle: listing.ListedHandle) -> dict[str, Any]:
+    def told(self, request: Request, handle: Row[Any]) -> dict[str, Any]:
         """The state for the caller, and what answers give other names."""
         return {
             "state_reason": shown(request.caller, None, handle.state_reason),
             "attach_handle_type": handle.attach_type,
-            "attach_handle_info": handle.attach_info,
-            "instance_uuid": handle.consumer_uuid,
+            "attach_handle_info": json.loads(handle.attach_info),
         }
