@@ -216,18 +216,10 @@ def count(
     found: dict[int, Counts] = {}
     for pool in pools:
         misses = missed.get(pool.id, 0)
-        ready, used, devices = running.get(pool.id, (0, 0, 0))
-        pending, stalled, being, moving = coming.get(pool.id, (0, 0, 0, 0))
-        found[pool.id] = Counts(
-            wanted=pool.free + misses,
-            misses=misses,
-            ready=ready,
-            used=used,
-            pending=pending,
-            stalled=stalled,
-            devices=devices + being,
-            coming=moving,
-        )
+        here, soon = running.get(pool.id, {}), coming.get(pool.id, {})
+        devices = here.pop("serves", 0) + soon.pop("device", 0)
+        wanted = pool.free + misses
+        found[pool.id] = Counts(wanted=wanted, misses=misses, devices=devices, **here, **soon)
     return found
 
 
@@ -237,7 +229,7 @@ def _misses(session: orm.Session, ids: Collection[int]) -> dict[int, int]:
     return {row[0]: int(row[1]) for row in session.execute(query.group_by(miss.pool_id))}
 
 
-def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int, int, int]]:
+def _running(session: orm.Session, ids: Collection[int]) -> dict[int, dict[str, int]]:
     """Ready slots, used slots and deployables, by pool."""
     held = _count_if(_HANDLE.is_kept_beside(_ARQ))
     certain = sa.and_(availability.open_to_all(), models.Deployable.is_settled)
@@ -258,12 +250,12 @@ def _running(session: orm.Session, ids: Collection[int]) -> dict[int, tuple[int,
         .group_by(_POOL.id, _DEPLOYABLE.id, _DEVICE.id, _HOST.id)
         .subquery()
     )
-    return {row[0]: (row[1], row[2], row[3]) for row in _sums(session, each)}
+    return _sums(session, each)
 
 
 def _coming(
     session: orm.Session, ids: Collection[int], patience_ms: int | None
-) -> dict[int, tuple[int, int, int, int]]:
+) -> dict[int, dict[str, int]]:
     """By pool: slots being programmed, those stalled; deployables, those not stalled.
 
     An unusable deployable does not count, as its operation may never end. An operation that waits
@@ -280,10 +272,10 @@ def _coming(
     each = (
         sa.select(
             _POOL.id,
-            slots.label("slots"),
+            slots.label("pending"),
             sa.case((stalled, slots), else_=0).label("stalled"),
             sa.literal(1).label("device"),
-            sa.case((stalled, 0), else_=1).label("moving"),
+            sa.case((stalled, 0), else_=1).label("coming"),
         )
         .select_from(_POOL)
         .join(_OPERATION, _OPERATION.pool_uuid == _POOL.uuid)
@@ -296,14 +288,18 @@ def _coming(
         .group_by(_POOL.id, _OPERATION.id, _DEPLOYABLE.id)
         .subquery()
     )
-    return {row[0]: (row[1], row[2], row[3], row[4]) for row in _sums(session, each)}
+    return _sums(session, each)
 
 
-def _sums(session: orm.Session, each: sa.Subquery) -> list[list[int]]:
-    """Rows of the first column's value and the sums of the other columns."""
+def _sums(session: orm.Session, each: sa.Subquery) -> dict[int, dict[str, int]]:
+    """The sums of the other columns by their names, by the values of the first one."""
     key, *rest = each.c
     query = sa.select(key, *(sa.func.sum(column) for column in rest)).group_by(key)
-    return [[int(value) for value in row] for row in session.execute(query)]
+    names = [column.name for column in rest]
+    return {
+        first: dict(zip(names, map(int, sums), strict=True))
+        for first, *sums in session.execute(query)
+    }
 
 
 def _count_if(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:

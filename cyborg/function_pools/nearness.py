@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -22,40 +22,30 @@ KEYS = ("link_group", "pcie_switch", "numa_node")
 WIDTH = 2 + len(KEYS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
-    """The place of a deployable; what is not known of it is None."""
+#: What a deployable may share with others, the nearest first; None for what is not known of it.
+Location = tuple[tuple[str, Any] | None, ...]
 
-    card: int
-    links: tuple[int, str] | None
-    switch: tuple[int, str] | None
-    node: tuple[int, str] | None
 
-    @classmethod
-    def of(cls, row: tuple[Any, ...]) -> Self:
-        """The location in a row of :func:`columns`."""
-        card, host, links, switch, node = row
-        return cls(
-            card=card,
-            links=(host, links) if links else None,
-            switch=(host, switch) if switch else None,
-            node=(host, node) if node else None,
-        )
+def location(row: Sequence[Any]) -> Location:
+    """The location in a row of :func:`columns`."""
+    card, host, *values = row
+    named = zip(KEYS, values, strict=True)
+    return ("card", card), *((key, (host, value)) if value else None for key, value in named)
 
 
 @dataclass(slots=True)
 class Neighbours:
     """The places that a pool has, and will have."""
 
-    near: set[tuple[str, Any]] = field(default_factory=set)
+    near: set[tuple[str, Any] | None] = field(default_factory=set)
 
-    def add(self, location: Location) -> None:
+    def add(self, place: Location) -> None:
         """One more deployable is the pool's."""
-        self.near |= set(_kinds(location))
+        self.near |= set(place) - {None}
 
-    def distance(self, location: Location) -> int:
+    def distance(self, place: Location) -> int:
         """The distance to the nearest: 0 on its card, 1 linked to it, then its switch and node."""
-        distances = (number for number, kind in enumerate(_kinds(location)) if kind in self.near)
+        distances = (number for number, kind in enumerate(place) if kind in self.near)
         return next(distances, len(KEYS) + 1)
 
 
@@ -91,17 +81,5 @@ def of_pool(session: orm.Session, pool: models.FunctionPool) -> Neighbours:
     )
     found = Neighbours()
     for row in session.execute(query):
-        found.add(Location.of(tuple(row)))
+        found.add(location(row))
     return found
-
-
-def _kinds(location: Location) -> list[tuple[str, Any]]:
-    """The parts that it may share, the nearest first; an unknown one is shared with none."""
-    unknown = object()
-    known = [
-        ("card", location.card),
-        ("links", location.links),
-        ("switch", location.switch),
-        ("node", location.node),
-    ]
-    return [(kind, where or unknown) for kind, where in known]

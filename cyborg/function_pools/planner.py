@@ -237,10 +237,8 @@ def _choose(session: orm.Session, search: _FillSearch, most: int) -> list[_FillC
 
 def _candidate(row: tuple[Any, ...]) -> _FillCandidate:
     number, uuid, slots, *rest = row
-    rank, location = tuple(rest[: -nearness.WIDTH]), tuple(rest[-nearness.WIDTH :])
-    return _FillCandidate(
-        id=number, uuid=uuid, slots=slots, rank=rank, location=nearness.Location.of(location)
-    )
+    rank, location = tuple(rest[: -nearness.WIDTH]), nearness.location(rest[-nearness.WIDTH :])
+    return _FillCandidate(id=number, uuid=uuid, slots=slots, rank=rank, location=location)
 
 
 def _take(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -62,16 +62,10 @@ class PoolSpec:
 
     def columns(self) -> dict[str, Any]:
         """The columns of the row, without the traits."""
-        return {
-            "name": self.name,
-            "description": self.description,
-            "function_id": self.function_id,
+        said = {name: value for name, value in asdict(self).items() if name != "traits"}
+        return said | {
             "function_plain": program.plain(self.function_id),
-            "image_uuid": self.image_uuid,
-            "hosts": self.hosts,
             "hosts_like": None if self.hosts is None else like(self.hosts),
-            "free": self.free,
-            "max_devices": self.max_devices,
         }
 
 
