@@ -16,16 +16,7 @@ from cyborg.programming.states import ProgramEvent
 from cyborg.states import availability
 
 #: What another deployable takes over that is the same part of its device.
-_RECORD = (
-    "bitstream_id",
-    "bitstream",
-    "function_id",
-    "function_plain",
-    "function_name",
-    "programmed_ms",
-    "programmed_by",
-    "verified_by",
-)
+_RECORD = states.record().keys() - {"function_shown"}
 
 
 def add(
