@@ -230,16 +230,8 @@ def get_arq(ctx: RequestContext, uuid: str) -> Shown:
     raise errors.NotFound.of("ExtArq", uuid=uuid)
 
 
-class AccessKey(NamedTuple):
-    """The secret of an ARQ's attach handle."""
-
-    arq: str
-    handle: str
-    key: str
-
-
-def access_key(ctx: RequestContext, uuid: str) -> AccessKey:
-    """The secret of the handle of an ARQ of the caller's project.
+def access_key(ctx: RequestContext, uuid: str) -> dict[str, str]:
+    """The secret of the handle of an ARQ of the caller's project, as answers show it.
 
     That of another project is shown to nobody, whatever the caller may do otherwise.
 
@@ -261,7 +253,7 @@ def access_key(ctx: RequestContext, uuid: str) -> AccessKey:
         raise errors.Conflict(f"ARQ {uuid} is {state}; it has an access key once it is Bound.")
     if key is None:
         raise errors.Conflict(f"The attach handle of ARQ {uuid} has no access key.")
-    return AccessKey(uuid, handle_uuid, key)
+    return {"arq_uuid": uuid, "attach_handle_uuid": handle_uuid, "dhchap_key": key}
 
 
 def list_arqs(

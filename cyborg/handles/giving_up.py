@@ -65,7 +65,7 @@ class GivenUp:
 
 @db.retry
 def release_arq(
-    ctx: RequestContext, uuid: str, *, force: bool, reason: str | None = None
+    ctx: RequestContext, uuid: str, *, force: bool = False, reason: str | None = None
 ) -> GivenUp:
     """Free the handle of the caller's ARQ without the host step that it waits for.
 

@@ -46,7 +46,7 @@ def _late_writes(
 
 
 @db.retry
-def remove_device(uuid: str, *, force: bool, reason: str | None = None) -> GivenUp:
+def remove_device(uuid: str, *, force: bool = False, reason: str | None = None) -> GivenUp:
     """Remove the record of a device that its host does not show any more.
 
     ``force`` gives up the ARQs that are bound to it. The history keeps who has done it, and the
@@ -77,7 +77,7 @@ def remove_device(uuid: str, *, force: bool, reason: str | None = None) -> Given
 
 
 @db.retry
-def remove_host(uuid: str, *, force: bool, reason: str | None = None) -> GivenUp:
+def remove_host(uuid: str, *, force: bool = False, reason: str | None = None) -> GivenUp:
     """Remove the record of a host that is down, with all its devices.
 
     The row itself follows when Placement has none of its providers any more. The keys of the host

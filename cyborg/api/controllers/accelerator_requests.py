@@ -135,22 +135,14 @@ class AcceleratorRequests(Resource):
         self, request: Request, uuid: str, given: dict[str, Any], body: dict[str, Any]
     ) -> dict[str, Any]:
         """Free what an ARQ holds without the host step that it waits for."""
-        force = given.get("force", False)
-        reason = body.get("reason")
-        given_up = giving_up.release_arq(request.caller, uuid, force=force, reason=reason)
-        return removals.answer(given_up)
+        return removals.answer(giving_up.release_arq(request.caller, uuid, **given, **body))
 
     @declare.operation(
         policies.GET_ACCESS_KEY, since=_SINCE, member=_MEMBER, answer=types.AccessKey, faults=[409]
     )
     def access_key(self, request: Request, uuid: str) -> dict[str, Any]:
         """Show the secret with which an ARQ's attach handle is used."""
-        found = service.access_key(request.caller, uuid)
-        return {
-            "arq_uuid": found.arq,
-            "attach_handle_uuid": found.handle,
-            "dhchap_key": found.key,
-        }
+        return service.access_key(request.caller, uuid)
 
     def views(self, request: Request, rows: Iterable[service.Shown]) -> list[dict[str, Any]]:
         """ARQs, with the health of what they have."""

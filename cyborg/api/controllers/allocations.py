@@ -12,7 +12,7 @@ from cyborg.allocations import allocation_steps, plans, service, wishes
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.accelerator_requests import put_health
 from cyborg.api.controllers.resource import Resource, lists, shows
-from cyborg.api.representation import self_link, timestamp, timestamp_of_ms
+from cyborg.api.representation import filled, self_link, timestamp_of_ms
 from cyborg.api.request import Request, place
 from cyborg.api.types import allocations as types
 from cyborg.arqs import refusals
@@ -88,23 +88,18 @@ class Allocations(Resource):
     def view(self, request: Request, found: service.FullAllocation) -> dict[str, Any]:
         """An allocation with what its consumer is given."""
         row = found.row
-        return {
-            "uuid": row.uuid,
+        told = {
             "consumer": _consumer(row, row.request["consumer"].get("nqn")),
-            "project_id": row.project_id,
-            "state": row.state,
             "state_reason": reasons.shown(request.caller, row.state_reason, row.private_reason),
             "alternative": row.alternative if "alternatives" in row.request else None,
             "hosts": sorted({arq.hostname for arq in found.arqs if arq.hostname}),
             "accelerators": [
                 _accelerator(arq, found.cdi_kinds.get(arq.uuid)) for arq in found.arqs
             ],
-            "lease_seconds": row.lease_seconds,
             "lease_ends_at": timestamp_of_ms(row.lease_ms),
             "links": [self_link(request, self.collection, row.uuid)],
-            "created_at": timestamp(row.created_at),
-            "updated_at": timestamp(row.updated_at),
         }
+        return filled(self.kind, request.version, row, told)
 
 
 def _wish(request: Request, uuid: str, body: dict[str, Any]) -> plans.Wish:

@@ -56,20 +56,10 @@ class Devices(Resource):
         """Show a device."""
         return query.get_device(uuid)
 
-    @declare.operation(
-        policies.DELETE,
-        since=_SINCE,
-        member=_MEMBER,
-        query=removals.OF_HARDWARE,
-        success=202,
-        answer=removals.Removal,
-        faults=[409],
-    )
+    @declare.operation(policies.DELETE, since=_SINCE, member=_MEMBER, **removals.OF_HARDWARE)
     def delete_one(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
         """Remove the record of a device that is gone for good."""
-        force, reason = given.get("force", False), given.get("reason")
-        given_up = removal.remove_device(uuid, force=force, reason=reason)
-        return removals.answer(given_up)
+        return removals.answer(removal.remove_device(uuid, **given))
 
     @declare.operation(policies.ENABLE, member=_MEMBER, success=204, faults=[409])
     def enable(self, request: Request, uuid: str) -> None:

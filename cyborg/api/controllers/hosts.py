@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -20,6 +21,9 @@ from cyborg.policy.rules import host as policies
 
 _SINCE = versions.REGULAR
 _MEMBER = declare.Member(name="host", type=fields.TEXT)
+_DRAIN = declare.Body(name="drain", type=types.Reason, optional_since=_SINCE)
+_TAINT = declare.Body(name="taint", type=types.Reason, optional_since=_SINCE)
+_shows = functools.partial(shows, kind=types.Host, since=_SINCE, member=_MEMBER)
 
 
 class Hosts(Resource):
@@ -35,39 +39,27 @@ class Hosts(Resource):
         "keys": {"GET": "get_keys", "POST": "enrol_key", "DELETE": "revoke_keys"},
     }
 
-    @shows(policies.GET_ONE, kind, since=_SINCE, member=_MEMBER)
+    @_shows(policies.GET_ONE)
     def get_one(self, request: Request, name: str) -> draining.Drain:
         """Show a host and who uses it."""
         return draining.get_host(name, request.max_limit)
 
-    @shows(
-        policies.DRAIN,
-        kind,
-        since=_SINCE,
-        member=_MEMBER,
-        body=declare.Body(name="drain", type=types.Reason, optional_since=_SINCE),
-    )
+    @_shows(policies.DRAIN, body=_DRAIN)
     def drain(self, request: Request, name: str, body: dict[str, Any]) -> draining.Drain:
         """Drain a host."""
         return draining.drain(name, body.get("reason"), request.max_limit)
 
-    @shows(policies.UNDRAIN, kind, since=_SINCE, member=_MEMBER)
+    @_shows(policies.UNDRAIN)
     def undrain(self, request: Request, name: str) -> draining.Drain:
         """Give the devices of a drained host out again."""
         return draining.undrain(name, request.max_limit)
 
-    @shows(
-        policies.TAINT,
-        kind,
-        since=_SINCE,
-        member=_MEMBER,
-        body=declare.Body(name="taint", type=types.Reason, optional_since=_SINCE),
-    )
+    @_shows(policies.TAINT, body=_TAINT)
     def taint(self, request: Request, name: str, body: dict[str, Any]) -> draining.Drain:
         """Taint a host: only profiles with accel:tolerate_taint get its devices."""
         return draining.taint(name, body.get("reason"), request.max_limit)
 
-    @shows(policies.TAINT, kind, since=_SINCE, member=_MEMBER)
+    @_shows(policies.TAINT)
     def untaint(self, request: Request, name: str) -> draining.Drain:
         """Give the devices of a host to every guest again."""
         return draining.untaint(name, request.max_limit)

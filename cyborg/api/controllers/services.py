@@ -36,20 +36,10 @@ class Services(Resource):
         """Show an agent or a conductor."""
         return liveness.get_service(uuid)
 
-    @declare.operation(
-        policies.DELETE,
-        since=_SINCE,
-        member=_MEMBER,
-        query=removals.OF_HARDWARE,
-        success=202,
-        answer=removals.Removal,
-        faults=[409],
-    )
+    @declare.operation(policies.DELETE, since=_SINCE, member=_MEMBER, **removals.OF_HARDWARE)
     def delete_one(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:
         """Remove the record of a host that is down for good."""
-        force, reason = given.get("force", False), given.get("reason")
-        given_up = removal.remove_host(uuid, force=force, reason=reason)
-        return removals.answer(given_up)
+        return removals.answer(removal.remove_host(uuid, **given))
 
     def told(self, request: Request, service: liveness.ServiceState) -> dict[str, Any]:
         """The last sign of life, the errors of drivers, and why no more is offered."""

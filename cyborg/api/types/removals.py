@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -47,8 +48,10 @@ def answer(given_up: giving_up.GivenUp) -> dict[str, Any]:
 
 
 QUERY: fields.Query = {"force": Field(bool, "Give up what is refused otherwise.")}
-#: Of hardware, whose removal has no body.
-OF_HARDWARE: fields.Query = {
-    **QUERY,
-    "reason": Field(hosts.REASON, "Why, in the administrator's words."),
+#: What is declared of the removal of hardware, which has no body.
+OF_HARDWARE: Mapping[str, Any] = {
+    "query": {**QUERY, "reason": Field(hosts.REASON, "Why, in the administrator's words.")},
+    "success": 202,
+    "answer": Removal,
+    "faults": [409],
 }
