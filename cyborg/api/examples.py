@@ -30,13 +30,11 @@ _OBJECTS = [
 ]
 
 
-def example(schema: Mapping[str, Any]) -> Any:
-    """A value that the schema permits, made of the sample that is most like it."""
-    return _example(schema, "", _OBJECTS)
+def example(schema: Mapping[str, Any], name: str = "", likely: list[Any] = _OBJECTS) -> Any:
+    """A value that the schema permits: one of what is ``likely``, else of the samples.
 
-
-def _example(schema: Mapping[str, Any], name: str, likely: list[Any]) -> Any:
-    """One of what is ``likely``, else what samples have under that name, as far as it may be."""
+    It is made of the sample that is most like it, or of what samples have under that ``name``.
+    """
     if "examples" in schema:
         return schema["examples"][0]
     if "properties" not in schema:
@@ -51,7 +49,7 @@ def _example(schema: Mapping[str, Any], name: str, likely: list[Any]) -> Any:
 
 def _items(schema: Mapping[str, Any], name: str, likely: list[Any]) -> Iterator[Any]:
     for each in likely[0] if likely and isinstance(likely[0], list) else [None]:
-        yield _example(schema, name, likely if each is None else [each])
+        yield example(schema, name, likely if each is None else [each])
 
 
 def _made(schema: Mapping[str, Any], name: str, likely: list[Any]) -> Iterator[Any]:
@@ -78,7 +76,7 @@ def _unlike(schema: Mapping[str, Any], sample: Mapping[str, Any]) -> float:
 def _cut(schema: Mapping[str, Any], sample: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a sample that the schema knows, and what it needs besides."""
     return {
-        name: _example(part, name, [sample[name]] if name in sample else [])
+        name: example(part, name, [sample[name]] if name in sample else [])
         for name, part in schema["properties"].items()
         if name in sample or name in schema.get("required", ())
     }

@@ -38,6 +38,7 @@ def document(
         if handler.operation.since <= version:
             described = _operation(handler, version, schemas)
             paths.setdefault(path, {})[method.lower()] = described
+    methods = [each for of_path in paths.values() for each in of_path.values()]
     token = {"type": "apiKey", "in": "header", "name": "X-Auth-Token"}
     return {
         "openapi": "3.1.0",
@@ -51,16 +52,11 @@ def document(
         "security": [{_TOKEN: []}] if with_tokens else [{}],
         "tags": [
             {"name": name, "description": f"Requests about {_words(name)}."}
-            for name in sorted({tag for tags in _tags(paths) for tag in tags})
+            for name in sorted({tag for each in methods for tag in each["tags"]})
         ],
         "paths": paths,
         "components": {"securitySchemes": {_TOKEN: token}, "schemas": schemas},
     }
-
-
-def _tags(paths: Mapping[str, Document]) -> Iterator[list[str]]:
-    for methods in paths.values():
-        yield from (described["tags"] for described in methods.values())
 
 
 def _words(tag: str) -> str:

@@ -55,11 +55,6 @@ class Request(webob_request.BaseRequest):
         return cast(int, self.conf.api.max_limit)
 
     @property
-    def program_wait(self) -> float:
-        """Seconds for which a request waits until a deployable is programmed."""
-        return cast(float, self.conf.programming.answer_timeout)
-
-    @property
     def bind_wait(self) -> float:
         """Seconds for which this request may still wait for binds and for the database."""
         return max(0.0, cast(float, self.conf.api.bind_wait) - time.monotonic() + self.begun)

@@ -67,7 +67,8 @@ class Deployables(Resource):
         """Program a deployable with an image, and wait for the end."""
         operation = _ask(request, uuid, changes[0]["value"][0])
         with place(request.program_places, request.wait_places) as may_wait:
-            operations.wait(request.caller, operation.uuid, request.program_wait if may_wait else 0)
+            seconds = request.conf.programming.answer_timeout if may_wait else 0
+            operations.wait(request.caller, operation.uuid, seconds)
         return query.get_deployable(uuid)
 
     @declare.operation(
