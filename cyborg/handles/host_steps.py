@@ -205,8 +205,7 @@ def _prepare_in_time(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -
         if not known.is_overdue(conf):
             raise
         LOG.exception("The bind of ARQ %s failed, and its deadline is over", known.arq.uuid)
-        took = f"{known.waited:.0f} s"
-        what = f"The handle was not prepared in {took}"
+        what = f"The handle was not prepared in {known.waited:.0f} s"
         _fail(item, known, _not_ready(what, errors.told(exc)))
 
 
@@ -254,8 +253,7 @@ def _prepare_on_host(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -
     except rpc.HostUnreachable as exc:
         if not known.is_overdue(conf):
             raise work.TryLater(str(exc)) from exc
-        took = f"{known.waited:.0f} s"
-        what = f"The host did not prepare the handle in {took}"
+        what = f"The host did not prepare the handle in {known.waited:.0f} s"
         _fail(item, known, _not_ready(what, f"{known.host}: {exc}"))
     else:
         _bound(item, known, key)
@@ -285,29 +283,24 @@ def _keep_key(item: work.Item, known: _StepFacts, key: str) -> None:
 
 def _await_programming(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
     """Try later, or fail the bind: after its deadline, or if what was lost cannot be put back."""
-    error = _programming_error(known.deployable.uuid)
-    if error:
-        _fail(item, known, _not_ready("Its program of before cannot be put back now", error))
+    with db.reader() as session:
+        present = operations.active_on(session, known.deployable.uuid)
+    if present is not None and present.error:
+        what = "Its program of before cannot be put back now"
+        _fail(item, known, _not_ready(what, present.error))
     elif not known.is_overdue(conf):
         raise work.TryLater("The deployable is being programmed.")
     else:
-        took = f"{known.waited:.0f} s"
-        _fail(item, known, _not_ready(f"The deployable was not programmed in {took}"))
+        what = f"The deployable was not programmed in {known.waited:.0f} s"
+        _fail(item, known, _not_ready(what))
 
 
 def _await_handle(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
     """Try later, or fail the bind after its deadline: its card has left the bus while written."""
     if not known.is_overdue(conf):
         raise work.TryLater("The host has not shown the handle since its card was written.")
-    took = f"{known.waited:.0f} s"
-    _fail(item, known, _not_ready(f"The host did not show the handle again in {took}"))
-
-
-def _programming_error(deployable_uuid: str) -> str | None:
-    """Why the last attempt of the present operation on the deployable failed, or None."""
-    with db.reader() as session:
-        present = operations.active_on(session, deployable_uuid)
-    return None if present is None else present.error
+    what = f"The host did not show the handle again in {known.waited:.0f} s"
+    _fail(item, known, _not_ready(what))
 
 
 @db.retry

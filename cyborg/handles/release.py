@@ -96,18 +96,13 @@ def refuse_unknown(uuids: Collection[str]) -> None:
         raise errors.NotFound.of("ExtArq", uuid=", ".join(sorted(uuids)))
 
 
+@db.retry
 def delete_arqs(ctx: RequestContext, uuids: Collection[str]) -> None:
     """Delete ARQs; those that exist are deleted even if others are unknown.
 
     :raises Forbidden: an ARQ belongs to an instance and there is no service token
     :raises NotFound: some of them do not exist, or not for this caller
     """
-    found = _delete_by_uuid(ctx, uuids)
-    refuse_unknown(set(uuids) - found)
-
-
-@db.retry
-def _delete_by_uuid(ctx: RequestContext, uuids: Collection[str]) -> set[str]:
     with db.writer() as session:
         arqs = lock_arqs(session, ctx, uuids)
         for arq in arqs.values():
@@ -117,9 +112,10 @@ def _delete_by_uuid(ctx: RequestContext, uuids: Collection[str]) -> set[str]:
                     "API to delete the instance; deleting its ARQ requires a service token."
                 )
         delete(session, list(arqs.values()))
-        return set(arqs)
+    refuse_unknown(set(uuids) - arqs.keys())
 
 
+@db.retry
 def delete_instance_arqs(ctx: RequestContext, instance_uuid: str) -> None:
     """Delete every ARQ of an instance, if it has any.
 
@@ -127,11 +123,6 @@ def delete_instance_arqs(ctx: RequestContext, instance_uuid: str) -> None:
     """
     if not ctx.has_service_token:
         raise errors.Forbidden("Deleting the ARQs of an instance requires a service token.")
-    _delete_by_instance(ctx, instance_uuid)
-
-
-@db.retry
-def _delete_by_instance(ctx: RequestContext, instance_uuid: str) -> None:
     with db.writer() as session:
         query = _LOCK_OF_INSTANCE[ctx.project_scope is not None]
         delete(session, list(session.scalars(query, _given(ctx, instance=instance_uuid))))
