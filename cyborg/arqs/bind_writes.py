@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db
@@ -48,12 +47,10 @@ def write(session: orm.Session, steps: Sequence[Step]) -> None:
     for step in steps:
         alike.setdefault((step.begins, step.taken is not None), []).append(step)
     for (begins, takes), those in alike.items():
-        try:
-            given = [_values(step) for step in those]
+        given = [_values(step) for step in those]
+        # Another ARQ may take a handle, or a report remove it, after we saw it free.
+        with db.restarting():
             written = db.matched(session, _UPDATES[begins, takes], given)
-        except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError) as exc:
-            # Another ARQ took a handle, or a report removed it, after we saw it free.
-            raise db.RestartTransaction from exc
         if written != len(those):
             raise db.RestartTransaction
     for step in steps:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, profiles, work
@@ -111,11 +110,9 @@ def _remember(
     slots_now = sa.case({pool.id: count for pool, count in missed.items()}, value=_MISS.pool_id)
     most = sa.case((_MISS.slots > slots_now, _MISS.slots), else_=slots_now)
     again = {"slots": most, "at_ms": db.now_ms()}
-    try:
+    # A pool may have been deleted meanwhile.
+    with db.restarting():
         db.upsert(session, _MISS, rows, key=["pool_id", "project_id"], update=again)
-    except db_exc.DBReferenceError as exc:
-        # A pool has been deleted meanwhile.
-        raise db.RestartTransaction from exc
     work.want(session, work.FUNCTION_POOL, [pool.uuid for pool in missed])
     said = [f"{count} of {pool.function_id} for pool {pool.name}" for pool, count in missed.items()]
     db.after_commit(session, lambda: LOG.info("Free slots were missed: %s", ", ".join(said)))

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, notifications, work
@@ -137,17 +136,14 @@ def create_pool(spec: PoolSpec) -> Pool:
 @db.retry
 def _create(spec: PoolSpec, uuid: str) -> None:
     traits = [models.FunctionPoolTrait(trait=trait) for trait in spec.traits]
-    try:
-        with db.writer() as session:
-            _refuse_name(session, spec.name, uuid)
-            row = _MODEL(uuid=uuid, **spec.columns(), traits=traits)
-            session.add(row)
-            session.flush()
-            notifications.announce(session, [notices.of_pool(notices.POOL_CREATED, row)])
-            work.want(session, work.FUNCTION_POOL, [uuid])
-    except db_exc.DBDuplicateEntry as exc:
-        # Another request was faster; the next attempt refuses the name.
-        raise db.RestartTransaction from exc
+    # Another request may be faster; the next attempt refuses the name.
+    with db.restarting(), db.writer() as session:
+        _refuse_name(session, spec.name, uuid)
+        row = _MODEL(uuid=uuid, **spec.columns(), traits=traits)
+        session.add(row)
+        session.flush()
+        notifications.announce(session, [notices.of_pool(notices.POOL_CREATED, row)])
+        work.want(session, work.FUNCTION_POOL, [uuid])
 
 
 def replace_pool(uuid: str, spec: PoolSpec) -> Pool:
@@ -163,22 +159,18 @@ def replace_pool(uuid: str, spec: PoolSpec) -> Pool:
 
 @db.retry
 def _replace(uuid: str, spec: PoolSpec) -> None:
-    try:
-        with db.writer() as session:
-            row = _get(session, sa.select(_MODEL).with_for_update(), uuid)
-            _refuse_name(session, spec.name, uuid)
-            for name, value in spec.columns().items():
-                setattr(row, name, value)
-            row.reason, row.reason_code, row.updated_at = None, None, models.utcnow()
-            kept = {known.trait: known for known in row.traits}
-            row.traits = [
-                kept.get(trait) or models.FunctionPoolTrait(trait=trait)
-                for trait in spec.traits
-            ]
-            notifications.announce(session, [notices.of_pool(notices.POOL_UPDATED, row)])
-            work.want(session, work.FUNCTION_POOL, [uuid])
-    except db_exc.DBDuplicateEntry as exc:
-        raise db.RestartTransaction from exc
+    with db.restarting(), db.writer() as session:
+        row = _get(session, sa.select(_MODEL).with_for_update(), uuid)
+        _refuse_name(session, spec.name, uuid)
+        for name, value in spec.columns().items():
+            setattr(row, name, value)
+        row.reason, row.reason_code, row.updated_at = None, None, models.utcnow()
+        kept = {known.trait: known for known in row.traits}
+        row.traits = [
+            kept.get(trait) or models.FunctionPoolTrait(trait=trait) for trait in spec.traits
+        ]
+        notifications.announce(session, [notices.of_pool(notices.POOL_UPDATED, row)])
+        work.want(session, work.FUNCTION_POOL, [uuid])
 
 
 @db.retry

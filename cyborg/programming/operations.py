@@ -15,7 +15,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from oslo_config import cfg
-from oslo_db import exception as db_exc
 from sqlalchemy import orm
 
 from cyborg import db, history, notifications, work
@@ -340,10 +339,8 @@ def _new(
 
 def _insert(session: orm.Session, made: models.Operation) -> models.Operation:
     session.add(made)
-    try:
+    with db.restarting():
         session.flush()
-    except db_exc.DBDuplicateEntry as exc:
-        raise db.RestartTransaction from exc
     events = [notices.OPERATION_CREATED]
     if made.state == SUCCEEDED:
         events.append(notices.OPERATION_SUCCEEDED)
