@@ -249,20 +249,14 @@ def _check_state(uuid: str, arq: models.Arq) -> None:
 
 
 def _check_host(host: providers.HostRow) -> None:
+    why_not = "drained, and gives out nothing new" if host.drained else None
     if host.down:
         # It may come back before the bind's deadline, and be down for us alone. But nobody knows
         # how its devices are, and a consumer that is refused at once need not wait for nothing.
-        raise NotGiven(
-            "hostname",
-            "the host is down, and gives out nothing until its agent reports; choose another one",
-            f"host {host.name}.",
-        )
-    if host.drained:
-        raise NotGiven(
-            "hostname",
-            "the host is drained, and gives out nothing new; choose another one",
-            f"host {host.name}.",
-        )
+        why_not = "down, and gives out nothing until its agent reports"
+    if why_not:
+        what = f"the host is {why_not}; choose another one"
+        raise NotGiven("hostname", what, f"host {host.name}.")
 
 
 def _check_match(

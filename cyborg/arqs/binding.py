@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import json
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -99,8 +100,15 @@ def request_changes(
     """
     if not ctx.has_service_token:
         raise errors.Forbidden("Binding and unbinding an ARQ requires a service token.")
+    record = functools.partial(_record, ctx, binds, unbinds, images, limits)
     try:
-        _record_all(ctx, binds, unbinds, images, limits, conf)
+        try:
+            record()
+        except bind_requests.HoldsOthers as exc:
+            left = bind_requests.superseded(conf, ctx, exc.instance, binds) if conf else ()
+            if not left:
+                raise
+            record(left)
     except refusals.REFUSALS as exc:
         if isinstance(exc, quotas.QuotaExceeded):
             quotas.announce(exc)
@@ -110,23 +118,6 @@ def request_changes(
             told = shown(ctx, reason.public, reason.private)
             raise errors.Conflict(told, exc.field) from exc
         raise
-
-
-def _record_all(
-    ctx: RequestContext,
-    binds: Mapping[str, BindTarget],
-    unbinds: Collection[str],
-    images: Mapping[str, glance.Image],
-    limits: Mapping[str, quotas.Limits],
-    conf: cfg.ConfigOpts | None,
-) -> None:
-    try:
-        _record(ctx, binds, unbinds, images, limits)
-    except bind_requests.HoldsOthers as exc:
-        left = bind_requests.superseded(conf, ctx, exc.instance, binds) if conf else ()
-        if not left:
-            raise
-        _record(ctx, binds, unbinds, images, limits, left)
 
 
 @db.retry
