@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from cyborg.db import models
 from cyborg.drivers import base, value_checks
@@ -28,7 +28,7 @@ def why_not(
             value_checks.text(key, image.properties.get(key) or "-", value_checks.NAME_MAX)
         except ValueError:
             return f"its {key} is no text of at most {value_checks.NAME_MAX} characters."
-    facts = _Facts(device, deployable, attributes)
+    rows = list(attributes)
     try:
         value_checks.function_id(image.function_id or "")
     except ValueError:
@@ -37,13 +37,8 @@ def why_not(
             "'-', 128 at most."
         )
     own = image.properties
-    for key, fits in (
-        (glance.VENDOR, facts.is_vendor),
-        (glance.BOARD, facts.is_board),
-        (glance.REGION_ID, facts.is_region),
-        (glance.VERSION, facts.is_version),
-    ):
-        if own.get(key) and not fits(own[key]):
+    for key in (glance.VENDOR, glance.BOARD, glance.REGION_ID, glance.VERSION):
+        if own.get(key) and not _fits(key, own[key], device, deployable, rows):
             return f"its {key} is {own[key]}, which deployable {deployable.name} is not."
     return why_other_function(image, what)
 
@@ -63,44 +58,37 @@ _REGION = "FPGA_REGION_"
 _FUNCTION = "FPGA_FUNCTION_ID_"
 
 
-class _Facts:
-    """Facts of a deployable, by the properties that bitstreams have."""
+def _fits(
+    key: str,
+    value: str,
+    device: models.Device,
+    deployable: models.Deployable,
+    attributes: Collection[models.Attribute],
+) -> bool:
+    """A property of a bitstream, by its key, is true of the deployable."""
+    facts = {row.key: row.value for row in attributes}
+    traits = {row.value for row in attributes if row.key.startswith(base.TRAIT_PREFIX)}
+    match key:
+        case glance.VENDOR:
+            vendors = {device.vendor, deployable.function_vendor} - {None, ""}
+            return _plain(value) in map(_plain, vendors)
+        case glance.BOARD:
+            names = (device.model, facts.get("product", ""))
+            return _plain(value) in map(_plain, names) or _is_card(value, traits)
+        case glance.REGION_ID:
+            # If a driver knows no regions, a bitstream that names one is for other hardware.
+            end = "_" + value.replace("-", "").upper()
+            return any(trait.endswith(end) for trait in traits if _REGION in trait)
+    # The version of the static part, which some drivers do not know.
+    known = facts.get("firmware")
+    return known is None or _plain(value) == _plain(known)
 
-    def __init__(
-        self,
-        device: models.Device,
-        deployable: models.Deployable,
-        attributes: Iterable[models.Attribute],
-    ) -> None:
-        rows = list(attributes)
-        self._device = device
-        self._deployable = deployable
-        self._traits = {row.value for row in rows if row.key.startswith(base.TRAIT_PREFIX)}
-        self._facts = {row.key: row.value for row in rows}
 
-    def is_vendor(self, vendor: str) -> bool:
-        names = {self._device.vendor, self._deployable.function_vendor}
-        return _plain(vendor) in {_plain(name) for name in names if name}
-
-    def is_board(self, board: str) -> bool:
-        names = {self._device.model, self._facts.get("product", "")}
-        return _plain(board) in {_plain(name) for name in names} or self._is_card(board)
-
-    def is_region(self, region: str) -> bool:
-        # If a driver knows no regions, a bitstream that names one is for other hardware.
-        end = "_" + region.replace("-", "").upper()
-        return any(trait.endswith(end) for trait in self._traits if _REGION in trait)
-
-    def is_version(self, version: str) -> bool:
-        # The version of the static part, which some drivers do not know.
-        known = self._facts.get("firmware")
-        return known is None or _plain(version) == _plain(known)
-
-    def _is_card(self, board: str) -> bool:
-        """A trait names the card so, such as ``CUSTOM_FPGA_INTEL_PAC_ARRIA10``."""
-        end = "_" + board.upper().replace("-", "_").replace(" ", "_")
-        cards = (trait for trait in self._traits if _REGION not in trait and _FUNCTION not in trait)
-        return any(trait.endswith(end) for trait in cards)
+def _is_card(board: str, traits: Iterable[str]) -> bool:
+    """A trait names the card so, such as ``CUSTOM_FPGA_INTEL_PAC_ARRIA10``."""
+    end = "_" + board.upper().replace("-", "_").replace(" ", "_")
+    cards = (trait for trait in traits if _REGION not in trait and _FUNCTION not in trait)
+    return any(trait.endswith(end) for trait in cards)
 
 
 def _plain(text: str) -> str:

@@ -104,11 +104,6 @@ class LockedOperation:
         left = handle_states.note_overwritten(self.session, row.id)
         work.want(self.session, work.HOST_STEP, left)
 
-    def want_program(self) -> None:
-        """Have the deployable looked at again."""
-        if self.deployable is not None:
-            work.want(self.session, work.PROGRAM, [self.deployable.uuid])
-
     def notify(self, *, binds: bool = True) -> None:
         """Want the work that depends on what has become of the deployable's program.
 

@@ -312,7 +312,7 @@ def refuse(item: work.Item, refusal: CannotProgram) -> None:
         later = locked.fail(str(refusal), refusal.fault)
         if later is None and locked.deployable is not None and not locked.deployable.is_settled:
             # What it has lost is restored next.
-            locked.want_program()
+            work.want(locked.session, work.PROGRAM, [locked.deployable.uuid])
     if later:
         raise later
 

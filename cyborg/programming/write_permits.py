@@ -28,11 +28,9 @@ def permit_write(asked: rpc.WriteRequest) -> rpc.WritePermit:
     with db.writer() as session:
         deployable = operations.lock(session, asked.deployable_uuid)
         operation = operations.active_on(session, asked.deployable_uuid)
-        if deployable is None or operation is None or operation.uuid != asked.operation_uuid:
-            refused: str | None = (
-                f"Operation {asked.operation_uuid} has ended, or its deployable was removed."
-            )
-        else:
+        refused: str | None
+        refused = f"Operation {asked.operation_uuid} has ended, or its deployable was removed."
+        if deployable and operation and operation.uuid == asked.operation_uuid:
             refused = _why_not(session, asked, deployable, operation)
     return rpc.WritePermit(seconds=0.0 if refused else TERM, refused=refused)
 
