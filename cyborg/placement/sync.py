@@ -203,10 +203,9 @@ class _Run:
         changing = {group[0].uuid: group for group in groups if group not in leaving}
         made = sum(isinstance(group[0], tree.CreateProvider) for group in changing.values())
         self.offers = [] if made >= _MANY else None
-        for step in [
-            step for step in steps if isinstance(step, tree.CreateProvider | tree.UpdateProvider)
-        ]:
-            self._free_name(step)
+        for step in steps:
+            if isinstance(step, tree.CreateProvider | tree.UpdateProvider):
+                self._free_name(step)
         for wave in self._waves(changing):
             self._take_groups(wave)
         self._offer()
