@@ -239,7 +239,22 @@ def run_program(
     :raises BrokerUnreachable: the message broker cannot be reached
     """
     with _observed("program"):
-        return _program(conf, host, step, timeout)
+        try:
+            answer = _client(conf).order("program", host, step, timeout)
+            if "failed" in answer:
+                # If the answer does not say, the hardware must count as written.
+                raise ProgramFailed(
+                    str(answer["failed"]),
+                    written=answer.get("written", True) is not False,
+                    report_counter=_number(answer.get("report_counter")),
+                )
+            if "running" in answer:
+                raise HostStepRunning(str(answer["running"]))
+            return ProgramAnswer.from_wire(answer)
+        except TooOld as exc:
+            raise ProgramFailed(str(exc), written=False) from exc
+        except BadMessage as exc:
+            raise ProgramFailed(str(exc), written=True) from exc
 
 
 _STEP_OUTCOMES: dict[type[errors.CyborgError], str] = {
@@ -258,27 +273,6 @@ def _observed(action: str) -> Iterator[None]:
         except errors.CyborgError as exc:
             seen["outcome"] = _STEP_OUTCOMES.get(type(exc), "failed")
             raise
-
-
-def _program(
-    conf: cfg.ConfigOpts, host: str, step: ProgramStep, timeout: float
-) -> ProgramAnswer:
-    try:
-        answer = _client(conf).order("program", host, step, timeout)
-        if "failed" in answer:
-            # If the answer does not say, the hardware must count as written.
-            raise ProgramFailed(
-                str(answer["failed"]),
-                written=answer.get("written", True) is not False,
-                report_counter=_number(answer.get("report_counter")),
-            )
-        if "running" in answer:
-            raise HostStepRunning(str(answer["running"]))
-        return ProgramAnswer.from_wire(answer)
-    except TooOld as exc:
-        raise ProgramFailed(str(exc), written=False) from exc
-    except BadMessage as exc:
-        raise ProgramFailed(str(exc), written=True) from exc
 
 
 def _number(said: object) -> int | None:
