@@ -116,17 +116,8 @@ def _show(outcomes: Iterable[store.Imported], *, dry_run: bool) -> int:
     failed = False
     for each in outcomes:
         failed = failed or each.failure is not None
-        table.add_row(
-            [
-                each.host,
-                each.devices,
-                each.new,
-                each.changed,
-                each.gone,
-                each.unknown,
-                _sentence(each),
-            ]
-        )
+        counted = (getattr(each, name.lower()) for name in _COLUMNS[:-1])
+        table.add_row([*counted, _sentence(each)])
     print(table)
     if dry_run:
         print("Nothing was written.")
@@ -160,7 +151,3 @@ def main(argv: list[str] | None = None) -> int:
     with revision.one_sentence():
         revision.check_newest(schema.head())
         return int(conf.command.run(conf))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

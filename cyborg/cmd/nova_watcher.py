@@ -27,7 +27,3 @@ def main(argv: list[str] | None = None) -> int:
     needs.check(conf, watcher.GROUP)
     process.run([watcher.Watcher(conf)], conf=conf)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

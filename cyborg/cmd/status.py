@@ -272,7 +272,3 @@ def _print_table(
     print(f"Hosts compared with Placement: {hosts['compared']}.")
     if hosts["in_progress"]:
         print(f"Hosts with a change in progress: {hosts['in_progress']}.")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
