@@ -137,10 +137,7 @@ class Release(removals.Removal):
 
     argument = ("accelerator_request", "Uuid")
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the ARQ."""
-        removals.add_force(parser)
-        command.add_reason(parser, "Why; kept in the history")
+    why = "Why; kept in the history"
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Free it."""

@@ -77,6 +77,7 @@ class Command(command.Command):
             name, text = self.argument
             metavar = f"<{name.replace('_', '-')}>"
             parser.add_argument(name, metavar=metavar, nargs=self.nargs, help=text)
+        parser.set_defaults(fit_width=True)
         self.add_arguments(parser)
         return parser
 
@@ -84,17 +85,7 @@ class Command(command.Command):
         """Add the command's own arguments and options."""
 
 
-class _Fitting(Command):
-    """A command whose tables fit the terminal."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The parser of the command line."""
-        parser = super().get_parser(prog_name)
-        parser.set_defaults(fit_width=True)
-        return parser
-
-
-class ShowOne(_Fitting, command.ShowOne):
+class ShowOne(Command, command.ShowOne):
     """A command that shows one thing."""
 
 
@@ -150,7 +141,7 @@ class _Fitted(command.Lister):
         return int(super().produce_output(parsed_args, column_names, data))
 
 
-class Table(_Fitting, _Fitted):
+class Table(Command, _Fitted):
     """A command that shows a table."""
 
 
@@ -178,7 +169,7 @@ _NAMED = {
 }
 
 
-class Lister(_Fitting, _Fitted):
+class Lister(Command, _Fitted):
     """A list of a collection.
 
     A table has the columns of :attr:`short`. With ``--long``, and in the formats for machines, it

@@ -80,11 +80,6 @@ class Delete(removals.Removal):
 
     argument = ("device", command.DEVICE)
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the device."""
-        removals.add_force(parser)
-        command.add_reason(parser, "Why; the history keeps it")
-
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Remove it."""
         self.api.need()

@@ -116,8 +116,7 @@ class _Users(cliff_columns.FormattableColumn[list[dict[str, Any]]]):
 
 
 def _shown(host: Row) -> command.Shown:
-    names, values = command.fields(host)
-    table = dict(zip(names, values, strict=True)) | {"users": _Users(host["users"])}
+    lines: Row = {"users": _Users(host["users"])}
     if "operations" in host:
-        table["operations"] = _Operations(host["operations"])
-    return names, list(table.values())
+        lines["operations"] = _Operations(host["operations"])
+    return command.fields(host | lines)

@@ -58,9 +58,7 @@ class _History(cliff_columns.FormattableColumn[list[dict[str, str]]]):
 
 def shown(operation: Row) -> command.Shown:
     """An operation with one line for each entry of its history."""
-    names, values = command.fields(operation)
-    table = dict(zip(names, values, strict=True)) | {"history": _History(operation["history"])}
-    return names, list(table.values())
+    return command.fields({**operation, "history": _History(operation["history"])})
 
 
 def wait(api: Api, uuid: str) -> Row:

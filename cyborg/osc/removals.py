@@ -4,22 +4,22 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, ClassVar
 
 from cyborg.osc import command
 
 
-def add_force(parser: argparse.ArgumentParser) -> None:
-    """Add ``--force``."""
-    parser.add_argument(
-        "--force",
-        action="store_true",
-        help="Do it although a guest may still have the device; prints what to clean up by hand",
-    )
-
-
 class Removal(command.Table):
     """A command that lists what was given up."""
+
+    #: The help of ``--reason``.
+    why: ClassVar[str] = "Why; the history keeps it"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add what permits it, and the reason."""
+        text = "Do it although a guest may still have the device; prints what to clean up by hand"
+        parser.add_argument("--force", action="store_true", help=text)
+        command.add_reason(parser, self.why)
 
     def remove(
         self, parsed: argparse.Namespace, method: str, path: str, body: Any = None

@@ -23,11 +23,6 @@ class Delete(removals.Removal):
 
     argument = ("service", "Uuid, or host of an agent")
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Add the service."""
-        removals.add_force(parser)
-        command.add_reason(parser, "Why; the history keeps it")
-
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Remove it."""
         uuid = _uuid(self.api, parsed_args.service)
