@@ -231,9 +231,9 @@ def _read_member(member: Member, schema: Schema, text: str, *, is_old: bool) -> 
 def _read_body(body: Body, schema: Schema, request: Request) -> Any:
     if not body.is_in(request.version):
         return {}
-    if body.optional_since is not None and not request.has_body():
+    if body.optional_since is not None and request.sent.is_empty():
         return {}
-    data = request.data(body.name)
+    data = request.sent.data(body.name)
     if body.wrapper is not None and isinstance(data, dict) and list(data) == [body.wrapper]:
         data = data[body.wrapper]
     validation.check(schema, data, prefix=body.prefix, is_old=_is_old(request))

@@ -32,6 +32,7 @@ class Request(webob_request.BaseRequest):
     caller: context.RequestContext
     conf: cfg.ConfigOpts
     version: versions.Version
+    sent: request_body.RequestBody
     #: One permit for each request that may wait at a time, whatever for, so that half of the
     #: threads stay free. Those for programs, which wait longer, need one of ``program_places``
     #: too: with four threads or more they leave some to those for binds.
@@ -71,19 +72,6 @@ class Request(webob_request.BaseRequest):
             raise
         self.answer_headers = versions.headers(self.version)
 
-    def has_body(self) -> bool:
-        """True if the request has a body."""
-        body: request_body.RequestBody = self.environ[request_body.ENVIRON_KEY]
-        return not body.is_empty()
-
-    def data(self, name: str) -> Any:
-        """The JSON document that the body is; ``name`` is what messages call it.
-
-        :raises CyborgError: there is no such document, or it is not acceptable
-        """
-        body: request_body.RequestBody = self.environ[request_body.ENVIRON_KEY]
-        return body.data(name)
-
 
 @contextlib.contextmanager
 def place(*kinds: threading.Semaphore) -> Iterator[bool]:
@@ -115,6 +103,7 @@ class RequestHook(hooks.PecanHook):
         request.answer_headers = {}
         request.conf = self._conf
         request.version = versions.MIN
+        request.sent = request.environ[request_body.ENVIRON_KEY]
         request.begun = time.monotonic()
         request.wait_places = self._wait_places
         request.program_places = self._program_places
