@@ -107,7 +107,7 @@ class Converter:
         if isinstance(groups, str):
             self._refuse(f"Device profile {row['name']} {groups}. {mend}")
             return None
-        if not _is_uuid(row["uuid"]):
+        if not uuidutils.is_uuid_like(row["uuid"]):
             self._refuse(f"Device profile {row['name']} has the uuid {row['uuid']!r}. {mend}")
             return None
         values = {name: row[name] for name in ("name", "description")}
@@ -346,7 +346,7 @@ def _groups(text: str) -> list[dict[str, str]] | str:
 def _why_impossible(row: Row) -> str | None:
     """The reason why no row of ours can be like this one, if so."""
     for name in ("uuid", "instance_uuid", "device_rp_uuid"):
-        if row[name] and not _is_uuid(row[name]):
+        if row[name] and not uuidutils.is_uuid_like(row[name]):
             return f"has the {name} {row[name]!r}"
     if row["state"] != models.BOUND:
         return None
@@ -398,13 +398,9 @@ def _place(info: str) -> str:
     return base.place({key: str(value) for key, value in json.loads(info).items()})
 
 
-def _is_uuid(text: str) -> bool:
-    return bool(uuidutils.is_uuid_like(text))
-
-
 def _uuid(text: str | None) -> str | None:
     """In the form in which all are stored."""
-    if text and _is_uuid(text):
+    if text and uuidutils.is_uuid_like(text):
         return str(uuid.UUID(text))
     return text
 

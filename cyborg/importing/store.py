@@ -19,10 +19,12 @@ from cyborg.importing.convert import ImportedArq, ImportedDeployable, Values, Wh
 from cyborg.placement import adoption
 from cyborg.states import handle_states
 
+_HOST, _PROFILE = models.Host, models.DeviceProfile
+
 
 def conflicts_of_profiles(session: orm.Session, found: Sequence[Values]) -> list[str]:
     """A sentence for each profile whose name another one has here already."""
-    there = _uuids_by(session, models.DeviceProfile.name, [values["name"] for values in found])
+    there = _by(session, _PROFILE.name, _PROFILE.uuid, [values["name"] for values in found])
     return [
         f"Device profile {values['name']} exists here with the uuid {there[values['name']]}, and "
         f"has {values['uuid']} in the old database. Delete the one here."
@@ -46,7 +48,7 @@ def conflicts_of_devices(session: orm.Session, found: Sequence[Whole]) -> list[s
         for node in sorted(of_ironic)
     ]
     names = [part.values["name"] for whole in found for part in whole.parts]
-    there = _uuids_by(session, models.Deployable.name, names)
+    there = _by(session, models.Deployable.name, models.Deployable.uuid, names)
     return bare + [
         f"Deployable {part.values['name']} exists here with the uuid "
         f"{there[part.values['name']]}, and has {part.values['uuid']} in the old database: an "
@@ -81,12 +83,11 @@ def conflicts_of_arqs(session: orm.Session, found: Sequence[ImportedArq]) -> lis
     ]
 
 
-def _uuids_by(
-    session: orm.Session, column: orm.InstrumentedAttribute[str], keys: Collection[str]
-) -> dict[str, str]:
-    """The uuids of the rows that have these names."""
-    query = sa.select(column, column.class_.uuid).where(column.in_(keys))
-    return dict(list(session.execute(query)))
+def _by(
+    session: orm.Session, key: sa.SQLColumnExpression[str], value: Any, keys: Collection[str]
+) -> dict[str, Any]:
+    """A value of the rows that have one of the keys, by their keys."""
+    return dict(list(session.execute(sa.select(key, value).where(key.in_(keys)))))
 
 
 def count_new(session: orm.Session, model: type[Any], uuids: Sequence[str]) -> int:
@@ -98,11 +99,6 @@ def _there(session: orm.Session, model: type[Any], uuids: Sequence[str]) -> set[
     return set(session.scalars(sa.select(model.uuid).where(model.uuid.in_(uuids))))
 
 
-def _missing(session: orm.Session, model: type[Any], rows: Sequence[Values]) -> list[Values]:
-    there = _there(session, model, [row["uuid"] for row in rows])
-    return [row for row in rows if row["uuid"] not in there]
-
-
 def _insert(session: orm.Session, model: type[Any], rows: Sequence[Values]) -> None:
     if rows:
         session.execute(sa.insert(model), list(rows))
@@ -112,7 +108,9 @@ def _insert(session: orm.Session, model: type[Any], rows: Sequence[Values]) -> N
 def store_profiles(found: Sequence[Values]) -> None:
     """Insert device profiles."""
     with db.writer() as session:
-        _insert(session, models.DeviceProfile, _missing(session, models.DeviceProfile, found))
+        there = _there(session, models.DeviceProfile, [values["uuid"] for values in found])
+        new = [values for values in found if values["uuid"] not in there]
+        _insert(session, models.DeviceProfile, new)
 
 
 @db.retry
@@ -167,7 +165,7 @@ def _top(uuid: str, parents: Mapping[str, str | None]) -> str:
 
 def _hosts(session: orm.Session, nodes: set[str]) -> dict[str, int]:
     """The ids of the hosts of these nodes; those that are not there are made."""
-    there = _host_ids(session, nodes)
+    there = _by(session, _HOST.node, _HOST.id, nodes)
     rows = [
         {
             "uuid": models.new_uuid(),
@@ -182,16 +180,11 @@ def _hosts(session: orm.Session, nodes: set[str]) -> dict[str, int]:
     ]
     if rows:
         session.execute(sa.insert(models.Host).values(rows))
-    return there if not rows else _host_ids(session, nodes)
-
-
-def _host_ids(session: orm.Session, nodes: set[str]) -> dict[str, int]:
-    query = sa.select(models.Host.node, models.Host.id).where(models.Host.node.in_(nodes))
-    return dict(list(session.execute(query)))
+    return there if not rows else _by(session, _HOST.node, _HOST.id, nodes)
 
 
 def _ids(session: orm.Session, model: type[Any], uuids: Sequence[str]) -> dict[str, int]:
-    return dict(list(session.execute(sa.select(model.uuid, model.id).where(model.uuid.in_(uuids)))))
+    return _by(session, model.uuid, model.id, uuids)
 
 
 @db.retry
@@ -203,7 +196,7 @@ def store_arqs(found: Sequence[ImportedArq]) -> None:
         given = [request.handle for request in new if request.handle is not None]
         handles = _ids(session, models.AttachHandle, given)
         names = {request.values["device_profile_name"] for request in new}
-        made_of = _uuids_by(session, models.DeviceProfile.name, names)
+        made_of = _by(session, _PROFILE.name, _PROFILE.uuid, names)
         rows = [
             {
                 **request.values,
@@ -259,7 +252,7 @@ def store_providers(found: Sequence[Whole]) -> None:
     """
     parts = {part.values["rp_uuid"]: (whole, part) for whole in found for part in whole.parts}
     with db.writer() as session:
-        hosts = _host_ids(session, {whole.hostname for whole in found})
+        hosts = _by(session, _HOST.node, _HOST.id, {whole.hostname for whole in found})
         there = _there(session, models.ResourceProvider, list(parts))
         _insert(
             session,
