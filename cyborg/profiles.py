@@ -309,18 +309,20 @@ def read_named(ctx: RequestContext, name: str) -> list[dict[str, str]]:
     :raises NotFound: the caller may use no profile of that name
     """
     with db.reader() as session:
-        profile = find_by_name(session, ctx, name)
-    if profile is None:
-        raise errors.NotFound.of(_KIND, name=name)
-    return profile.groups
+        return find_by_name(session, ctx, name).groups
 
 
-def find_by_name(session: orm.Session, ctx: RequestContext, name: str) -> Usable | None:
-    """The profile of that name, or None if there is none that the caller may use."""
+def find_by_name(session: orm.Session, ctx: RequestContext, name: str) -> Usable:
+    """The profile of that name.
+
+    :raises NotFound: the caller may use no profile of that name
+    """
     project = ctx.project_scope
     given = {"name": name} if project is None else {"name": name, "project": project}
     row = session.execute(_FIND[project is not None], given).one_or_none()
-    return None if row is None else Usable._make(row)
+    if row is None:
+        raise errors.NotFound.of(_KIND, name=name)
+    return Usable._make(row)
 
 
 @db.retry

@@ -126,8 +126,6 @@ def _create(
 ) -> list[Shown]:
     with db.writer() as session:
         profile = profiles.find_by_name(session, ctx, profile_name)
-        if profile is None:
-            raise errors.NotFound.of("Device Profile", name=profile_name)
         profiles.refuse_disabled(profile)
         groups = [
             NewArq(profile.name, profile.uuid, *each)

@@ -59,11 +59,7 @@ def post_of_profile(ctx: RequestContext, name: str) -> list[models.FunctionPool]
     :raises NotFound: the caller may use no profile of that name
     :raises Invalid: it asks for no function
     """
-    with db.reader() as session:
-        profile = profiles.find_by_name(session, ctx, name)
-    if profile is None:
-        raise errors.NotFound.of("Device Profile", name=name)
-    needed = _needed(profile.groups)
+    needed = _needed(profiles.read_named(ctx, name))
     if not needed:
         raise errors.Invalid(
             f"device_profile_name: no group of device profile {name} has the key "
