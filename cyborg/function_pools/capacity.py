@@ -58,6 +58,12 @@ class Counts:
         return max(0, self.wanted - self.ready - self.pending + self.stalled)
 
 
+def on_hosts(*columns: Any) -> sa.Select[Any]:
+    """Columns of all deployables, with their devices and hosts."""
+    query = sa.select(*columns).select_from(_DEPLOYABLE)
+    return query.join(_DEPLOYABLE.device).join(_DEVICE.host)
+
+
 def matches(pool: Any) -> sa.ColumnElement[bool]:
     """The deployable fits the pool by its host and its traits."""
     names = [sa.func.lower(name).like(pool.hosts_like, escape="!") for name in _names()]
@@ -96,16 +102,14 @@ def demand() -> sa.ColumnElement[int]:
 def pool_of(session: orm.Session, deployable: models.Deployable) -> models.FunctionPool | None:
     """The oldest pool whose function a deployable runs, if there is one."""
     query = (
-        sa.select(_POOL)
-        .select_from(_DEPLOYABLE)
-        .join(_DEPLOYABLE.device)
-        .join(_DEVICE.host)
+        on_hosts(_POOL)
         .join(_POOL, runs(_POOL))
         .where(_DEPLOYABLE.id == deployable.id, matches(_POOL))
         .order_by(_POOL.id)
         .limit(1)
     )
-    return session.scalar(query)
+    found: models.FunctionPool | None = session.scalar(query)
+    return found
 
 
 def is_programmed_now() -> sa.ColumnElement[bool]:
@@ -185,10 +189,7 @@ def _is_ready() -> sa.ColumnElement[bool]:
 def ready_of(functions: Collection[str]) -> sa.Subquery:
     """Columns ``function_plain`` and ``slots``: free slots by function, on all hosts together."""
     each = (
-        sa.select(_DEPLOYABLE.function_plain, _free().label("slots"))
-        .select_from(_DEPLOYABLE)
-        .join(_DEPLOYABLE.device)
-        .join(_DEVICE.host)
+        on_hosts(_DEPLOYABLE.function_plain, _free().label("slots"))
         .join(_HANDLE, _HANDLE.deployable_id == _DEPLOYABLE.id)
         .outerjoin(_ARQ, _ARQ.attach_handle_id == _HANDLE.id)
         .where(_DEPLOYABLE.function_plain.in_(functions), _is_ready())

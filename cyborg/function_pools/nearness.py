@@ -68,10 +68,7 @@ def of_pool(session: orm.Session, pool: models.FunctionPool) -> Neighbours:
         _OPERATION.active == _DEPLOYABLE.uuid, _OPERATION.pool_uuid == _POOL.uuid
     )
     query = (
-        sa.select(*columns())
-        .select_from(_DEPLOYABLE)
-        .join(_DEPLOYABLE.device)
-        .join(_DEVICE.host)
+        capacity.on_hosts(*columns())
         .join(_POOL, _POOL.id == pool.id)
         .where(
             capacity.matches(_POOL),

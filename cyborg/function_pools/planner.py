@@ -266,9 +266,7 @@ def _take(
 def _owners(session: orm.Session, candidates: Iterable[_FillCandidate]) -> dict[int, list[int]]:
     """The pools whose functions deployables run, by the ids of the deployables."""
     query = (
-        sa.select(_DEPLOYABLE.id, _POOL.id)
-        .join(_DEPLOYABLE.device)
-        .join(_DEVICE.host)
+        capacity.on_hosts(_DEPLOYABLE.id, _POOL.id)
         .join(_POOL, capacity.runs(_POOL))
         .where(_DEPLOYABLE.id.in_([each.id for each in candidates]), capacity.matches(_POOL))
     )
@@ -342,10 +340,7 @@ def _why_stalled(
 def _others(search: _FillSearch) -> sa.Select[Any]:
     """The programmable deployables that match a pool and do not run its function."""
     return (
-        sa.select(_DEPLOYABLE.id)
-        .select_from(_DEPLOYABLE)
-        .join(_DEPLOYABLE.device)
-        .join(_DEVICE.host)
+        capacity.on_hosts(_DEPLOYABLE.id)
         .join(_POOL, _POOL.id == search.pool.id)
         .where(
             _DEPLOYABLE.program_mode.is_not(None),
