@@ -20,6 +20,8 @@ _STATE = Changed(
         versions.REGULAR: fields.one_of(sorted(arq_states.SHOWN)),
     }
 )
+#: Of the device of an attach handle, if there is one.
+HEALTH = fields.one_of([query.HEALTHY, query.UNHEALTHY, None])
 
 
 class AcceleratorRequest(Object):
@@ -37,11 +39,7 @@ class AcceleratorRequest(Object):
     attach_handle_type = Field(fields.TEXT, "The kind of attach handle; empty until it is Bound.")
     attach_handle_uuid = Field(fields.UUID_OR_NULL, "The attach handle; null until it is Bound.")
     attach_handle_info = Field({str: str}, "The device for the guest; empty until it is Bound.")
-    health = Field(
-        fields.one_of([query.HEALTHY, query.UNHEALTHY, None]),
-        "Whether its device is healthy; null until it is Bound.",
-        since=versions.REGULAR,
-    )
+    health = Field(HEALTH, "Whether its device is healthy; null until it is Bound.", since=_REGULAR)
     links = Field([fields.Link], "Links to the request itself.")
     created_at = Field(fields.TIME, "When it was made, in UTC.")
     updated_at = Field(fields.TIME_OR_NULL, "When it was last changed, in UTC, or null.")

@@ -8,9 +8,8 @@ from typing import ClassVar
 from cyborg import profiles
 from cyborg.allocations import plans, service, wishes
 from cyborg.api import arguments, versions
-from cyborg.api.types import device_profiles, fields
+from cyborg.api.types import accelerator_requests, device_profiles, fields
 from cyborg.api.types.base import Field, Narrowed, Object, Value, Versioned
-from cyborg.inventory import query
 from cyborg.states import allocation_states as states
 from cyborg.states import arq_states
 
@@ -36,7 +35,6 @@ _NQN = Value(
     pattern=r"^nqn\.[0-9]{4}-[0-9]{2}\.[!-~]+$",
     refusal={"pattern": "{field} must be an NVMe qualified name, such as nqn.2014-08.org:one."},
 )
-_HOSTS = Value(str, type="string", minLength=1, maxLength=arguments.TEXT_MAX)
 _LEASE = Value(int, type=["integer", "null"], minimum=1, maximum=_LEASE_MAX)
 _COUNT = Value(int, type="integer", minimum=1, maximum=wishes.MAX_PARTS)
 _AT_MOST = f"1 to {profiles.MAX_REQUESTS} accelerators in all."
@@ -76,7 +74,7 @@ class AllocationPart(Object):
 
     device_profile_name = Field(fields.TEXT, "The device profile that says what is needed.")
     groups = Field(device_profiles.GROUPS, _GROUPS_DOC)
-    hosts = Field(_HOSTS, "On which host; ``*`` matches any text.")
+    hosts = Field(fields.WORDS, "On which host; ``*`` matches any text.")
     count = Field(_COUNT, "How often it is wanted, on one host or several; 1 without it.")
     device_rp_uuid = Field(fields.UUID, "The resource provider that is to serve all of it.")
 
@@ -89,7 +87,7 @@ class AllocationAlternative(Object):
     device_profile_name = Field(fields.TEXT, "The device profile that says what is needed.")
     groups = Field(device_profiles.GROUPS, _GROUPS_DOC)
     parts = Field(Narrowed([AllocationPart], minItems=1, maxItems=wishes.MAX_PARTS), _PARTS_DOC)
-    hosts = Field(_HOSTS, "On which host, if the parts do not say; ``*`` matches any text.")
+    hosts = Field(fields.WORDS, "On which host, if the parts do not say; ``*`` matches any text.")
 
 
 class AllocationRequest(Object):
@@ -107,7 +105,9 @@ class AllocationRequest(Object):
         Narrowed([AllocationAlternative], minItems=1, maxItems=16),
         "Of these the first for which there is room.",
     )
-    hosts = Field(_HOSTS, "On which host, where nothing else is said; ``*`` matches any text.")
+    hosts = Field(
+        fields.WORDS, "On which host, where nothing else is said; ``*`` matches any text."
+    )
     placing = Field(
         _PLACING, "``pack`` fills what is in use first, ``spread`` what is free; ``pack`` without."
     )
@@ -130,8 +130,7 @@ class AllocatedAccelerator(Object):
     attach_handle_uuid = Field(fields.UUID_OR_NULL, "The attach handle; null until it is Bound.")
     attach_handle_info = Field({str: str}, "How to reach it; empty until it is Bound.")
     health = Field(
-        fields.one_of([query.HEALTHY, query.UNHEALTHY, None]),
-        "Whether its device is healthy; null until it is Bound.",
+        accelerator_requests.HEALTH, "Whether its device is healthy; null until it is Bound."
     )
 
 

@@ -16,6 +16,8 @@ ANY = Value(object)
 UUID = Value(str, type="string", format="uuid")
 UUID_OR_NULL = Value(str, type=["string", "null"], format="uuid")
 TEXT = Value(str, type="string", maxLength=arguments.TEXT_MAX)
+#: A text that is not empty.
+WORDS = Value(str, type="string", minLength=1, maxLength=arguments.TEXT_MAX)
 TEXT_OR_NULL = Value(str, type=["string", "null"])
 DESCRIPTION_MAX = 65535
 TEXT_OR_NUMBER = Value(str, type=["string", "integer"])

@@ -23,13 +23,10 @@ class EnrolKey(Object):
     """A public key that a host has."""
 
     public_key = Field(
-        Value(str, type="string", minLength=1, maxLength=255),
-        "The public key, as `cyborg-agent key` prints it.",
-        mandatory=True,
+        fields.WORDS, "The public key, as `cyborg-agent key` prints it.", mandatory=True
     )
     node = Field(
-        Value(str, type="string", minLength=1, maxLength=255),
-        "The name of its node, if that is not the host's with or without a domain.",
+        fields.WORDS, "The name of its node, if that is not the host's with or without a domain."
     )
 
 

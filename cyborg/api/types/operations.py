@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from cyborg.api import arguments
 from cyborg.api.types import fields
-from cyborg.api.types.base import Field, Object, Value
+from cyborg.api.types.base import Field, Object
 from cyborg.programming import operations
 
 _STATE = fields.one_of(operations.STATES)
-_NAME = Value(str, type="string", minLength=1, maxLength=arguments.TEXT_MAX)
 
 
 class OperationEvent(Object):
@@ -56,7 +54,7 @@ class Program(Object):
     _exactly_one = "Send exactly one of {known}."
 
     image_uuid = Field(fields.UUID, "The UUID of an image.")
-    image_name = Field(_NAME, "The name of an image.")
-    function_id = Field(_NAME, "The id of a function: its newest image is written.")
-    function_name = Field(_NAME, "The name of a function: its newest image is written.")
-    layout = Field(_NAME, "The name of a layout of a card.")
+    image_name = Field(fields.WORDS, "The name of an image.")
+    function_id = Field(fields.WORDS, "The id of a function: its newest image is written.")
+    function_name = Field(fields.WORDS, "The name of a function: its newest image is written.")
+    layout = Field(fields.WORDS, "The name of a layout of a card.")
