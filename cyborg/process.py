@@ -59,6 +59,13 @@ def read_options(conf: cfg.ConfigOpts, arguments: Sequence[str], description: st
     )
 
 
+def log_beside_output(conf: cfg.ConfigOpts) -> None:
+    """Open the log; on standard error if no file is named, as standard output is for results."""
+    if not (conf.log_file or conf.log_dir):
+        conf.set_default("use_stderr", True)
+    set_up_log(conf)
+
+
 def open_log(conf: cfg.ConfigOpts) -> None:
     """Open the log that the options name, and warn about options without a meaning."""
     set_up_log(conf)

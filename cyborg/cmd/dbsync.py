@@ -11,10 +11,9 @@ from typing import Any
 import prettytable
 from oslo_config import cfg
 
-from cyborg import conf as cyborg_conf
 from cyborg import db, process
 from cyborg.allocations import fitting
-from cyborg.common import errors, version
+from cyborg.common import errors
 from cyborg.conf import command_help
 from cyborg.db import revision, schema
 from cyborg.importing import run as importing
@@ -148,16 +147,8 @@ _HELP = (
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
     conf = cfg.CONF
-    cyborg_conf.register(conf)
-    process.register_log(conf)
-    conf.register_cli_opt(
-        cfg.SubCommandOpt("command", title="Commands", handler=_add_commands)
-    )
-    arguments = sys.argv[1:] if argv is None else argv
-    conf(arguments, project="cyborg", version=version.VERSION, description=_HELP)
-    if not hasattr(conf.command, "run"):
-        conf.print_help()
-        return 2
+    conf.register_cli_opt(cfg.SubCommandOpt("command", title="Commands", handler=_add_commands))
+    process.read_options(conf, sys.argv[1:] if argv is None else argv, _HELP)
     process.set_up_log(conf)
     db.configure(conf, patient=True)
     with revision.one_sentence():

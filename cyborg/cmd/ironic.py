@@ -136,17 +136,9 @@ def _sentence(outcome: store.Imported) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
     conf = cfg.CONF
-    conf.register_cli_opt(
-        cfg.SubCommandOpt("command", title="Commands", handler=_add_commands)
-    )
+    conf.register_cli_opt(cfg.SubCommandOpt("command", title="Commands", handler=_add_commands))
     process.read_options(conf, sys.argv[1:] if argv is None else argv, _HELP)
-    if not hasattr(conf.command, "run"):
-        conf.print_help()
-        return 2
-    if not (conf.log_file or conf.log_dir):
-        # Standard output is for the table.
-        conf.set_default("use_stderr", True)
-    process.set_up_log(conf)
+    process.log_beside_output(conf)
     db.configure(conf)
     with revision.one_sentence():
         revision.check_newest(schema.head())

@@ -83,10 +83,7 @@ def _configure(conf: cfg.ConfigOpts, argv: list[str]) -> pathlib.Path:
         default_config_files=[],
         default_config_dirs=[],
     )
-    if not (conf.log_file or conf.log_dir):
-        # Standard output is for the one line with the URL.
-        conf.set_default("use_stderr", True)
-    process.set_up_log(conf)
+    process.log_beside_output(conf)
     process.warn_about_meaningless(conf)
     state_dir = pathlib.Path(conf.state_dir or conf.state_path).resolve()
     conf.set_override("state_path", str(state_dir))

@@ -25,13 +25,12 @@ from oslo_db import exception as db_exc
 from oslo_policy import opts as policy_opts
 from oslo_upgradecheck import upgradecheck
 
-from cyborg import conf as cyborg_conf
 from cyborg import db, notifications, nova, process, work
 from cyborg.allocations import fitting
 from cyborg.audits import consistency, differences, uses
 from cyborg.audits.finding import Finding, Repair, repair
 from cyborg.cmd import host_key_commands, old_files, upgrade_checks
-from cyborg.common import errors, version
+from cyborg.common import errors
 from cyborg.conf import command_help
 from cyborg.db import models, revision, schema
 from cyborg.inventory import nodes
@@ -54,23 +53,10 @@ _HELP = (
 def main(argv: list[str] | None = None) -> int:
     """Run one command; return the exit status."""
     conf = cfg.CONF
-    cyborg_conf.register(conf)
-    process.register_log(conf)
-    checks = upgrade_checks.Checks(conf)
-    conf.register_cli_opt(
-        cfg.SubCommandOpt(
-            "command", title="Commands", handler=lambda parsers: _add_commands(parsers, checks)
-        )
-    )
-    arguments = sys.argv[1:] if argv is None else argv
-    conf(arguments, project="cyborg", version=version.VERSION, description=_HELP)
-    if not hasattr(conf.command, "run"):
-        conf.print_help()
-        return UNKNOWN
-    if not (conf.log_file or conf.log_dir):
-        # Standard output is for the findings.
-        conf.set_default("use_stderr", True)
-    process.set_up_log(conf)
+    add = functools.partial(_add_commands, checks=upgrade_checks.Checks(conf))
+    conf.register_cli_opt(cfg.SubCommandOpt("command", title="Commands", handler=add))
+    process.read_options(conf, sys.argv[1:] if argv is None else argv, _HELP)
+    process.log_beside_output(conf)
     return int(conf.command.run(conf))
 
 
