@@ -10,6 +10,7 @@ may run more than once for one row, so it must be idempotent. All times are the 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import logging
 import random
@@ -355,6 +356,17 @@ def hold(session: orm.Session, item: Item) -> None:
     mine = sa.select(row.id).where(row.id == item.id, row.owner == item.owner)
     if session.scalar(mine.with_for_update()) is None:
         raise LeaseLost(f"{item.kind}/{item.key}")
+
+
+@contextlib.contextmanager
+def holding(item: Item) -> Iterator[orm.Session]:
+    """A transaction in which we own the row.
+
+    :raises LeaseLost: we do not own it any more
+    """
+    with db.writer() as session:
+        hold(session, item)
+        yield session
 
 
 def finish_with(session: orm.Session, item: Item) -> None:

@@ -132,8 +132,7 @@ def _choose_again(chooser: choosing.Chooser, plan: plans.Plan) -> plans.Plan | N
 @db.retry
 def _store(item: work.Item, plan: plans.Plan) -> bool:
     """Record what is claimed next; False if nothing is to be claimed any more."""
-    with db.writer() as session:
-        work.hold(session, item)
+    with work.holding(item) as session:
         where = (_ALLOCATION.uuid == item.key, _ALLOCATION.state == states.CLAIMING)
         return db.update(session, _ALLOCATION, *where, plan=plans.store(plan)) > 0
 
@@ -144,8 +143,7 @@ def _bind(item: work.Item) -> None:
 
     :raises _BindRefused: some of it cannot be bound where it was claimed
     """
-    with db.writer() as session:
-        work.hold(session, item)
+    with work.holding(item) as session:
         row = states.find_locked(session, item.key)
         if row is None or row.state != states.CLAIMING:
             return
@@ -192,8 +190,7 @@ def _lock_arqs(session: orm.Session, uuid: str) -> list[models.Arq]:
 
 @db.retry
 def _follow(item: work.Item) -> None:
-    with db.writer() as session:
-        work.hold(session, item)
+    with work.holding(item) as session:
         row = states.find_locked(session, item.key)
         if row is not None and row.state in states.HOLDING:
             _settle(session, row)
@@ -217,8 +214,7 @@ def _settle(session: orm.Session, row: models.Allocation) -> None:
 
 @db.retry
 def _fail(item: work.Item, reason: Reason) -> None:
-    with db.writer() as session:
-        work.hold(session, item)
+    with work.holding(item) as session:
         _give_up(session, item.key, reason)
 
 
@@ -239,8 +235,7 @@ def _give_up(session: orm.Session, uuid: str, reason: Reason, *, keep: bool = Tr
 @db.retry
 def _end(item: work.Item) -> None:
     """Placement has it back: keep the reason of a failure, and delete what was released."""
-    with db.writer() as session:
-        work.hold(session, item)
+    with work.holding(item) as session:
         if not states.enter(session, states.FAILED, item.key):
             released = (_ALLOCATION.uuid == item.key, _ALLOCATION.state == states.RELEASING)
             db.delete(session, _ALLOCATION, *released)

@@ -110,8 +110,7 @@ def _is_wanted(item: work.Item) -> bool:
     """The allocation is still to be claimed, and by us."""
     row = models.Allocation
     query = sa.select(row.id).where(row.uuid == item.key, row.state == states.CLAIMING)
-    with db.writer() as session:
-        work.hold(session, item)
+    with work.holding(item) as session:
         return session.scalar(query) is not None
 
 

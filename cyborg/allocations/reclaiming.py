@@ -152,8 +152,7 @@ def _note(
     left = collections.Counter({uuid: sum(amounts.values()) for uuid, amounts in has.items()})
     mine, missed = _ARQ.allocation_uuid == row.uuid, _ARQ.allocation_missed_ms
     query = sa.select(_ARQ.id, _ARQ.device_rp_uuid).where(mine).order_by(_ARQ.id)
-    with db.writer() as session:
-        work.hold(session, item)
+    with work.holding(item) as session:
         lacking = []
         for arq, provider in session.execute(query):
             left[provider or ""] -= 1

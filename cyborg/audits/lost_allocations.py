@@ -197,8 +197,7 @@ def _read(item: work.Item, interval_ms: int) -> Sequence[_Bound]:
 def _record(item: work.Item, lacking: Collection[int], claimed_again: Collection[int]) -> None:
     since = sa.func.coalesce(_ARQ.allocation_missed_ms, db.now_ms())
     asked = sa.case((since > db.now_ms() - _URGENT_MS, 0), else_=_ARQ.instance_asked_ms)
-    with db.writer() as session:
-        work.hold(session, item)
+    with work.holding(item) as session:
         again = _ARQ.id.in_(claimed_again)
         arq_states.note(session, again, allocation_missed_ms=None)
         noted = {"allocation_missed_ms": since, "instance_asked_ms": asked}

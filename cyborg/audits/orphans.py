@@ -216,8 +216,7 @@ def _record(item: work.Item, answers: _NovaAnswers, grace: float) -> list[str]:
     )
     values = {"instance_asked_ms": db.now_ms(), "instance_missed_ms": since}
     overdue = sa.select(_ARQ.consumer_uuid).where(_is_overdue(grace), gone).distinct()
-    with db.writer() as session:
-        work.hold(session, item)
+    with work.holding(item) as session:
         arq_states.note(session, _ARQ.consumer_uuid.in_(answers.asked), **values)
         return [uuid for uuid in session.scalars(overdue) if uuid is not None]
 

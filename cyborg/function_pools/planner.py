@@ -64,8 +64,7 @@ def _set(session: orm.Session, which: sa.ColumnElement[bool], **values: object) 
 @db.retry
 def fill(conf: cfg.ConfigOpts, item: work.Item) -> None:
     """Ask for the next operations that a pool needs: the handler of ``function-pool/<uuid>``."""
-    with db.writer() as session:
-        work.hold(session, item)
+    with work.holding(item) as session:
         pool = session.scalar(sa.select(_POOL).where(_POOL.uuid == item.key))
         if pool is None:
             return

@@ -91,17 +91,6 @@ def run(conf: cfg.ConfigOpts, item: work.Item) -> None:
         _prepare_in_time(conf, item, known)
 
 
-@contextlib.contextmanager
-def _holding(item: work.Item) -> Iterator[orm.Session]:
-    """A transaction in which nobody else has the step.
-
-    :raises LeaseLost: another conductor has it
-    """
-    with db.writer() as session:
-        work.hold(session, item)
-        yield session
-
-
 def held_on(host: str, *, by_place: bool = False) -> dict[str, str]:
     """The ARQs that have handles of a host, by the uuids of the handles.
 
@@ -277,7 +266,7 @@ def _prepare_again(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> 
 @db.retry
 def _keep_key(item: work.Item, known: _StepFacts, key: str) -> None:
     """Keep the secret that a guest's handle has now: a host that has lost it has made another."""
-    with _holding(item) as session:
+    with work.holding(item) as session:
         arq_states.keep_key(session, key, *_has_it(known))
 
 
@@ -339,7 +328,7 @@ def _fail(item: work.Item, known: _StepFacts, reason: Reason) -> None:
     handle = known.handle
     # Read again: a write that has begun since the step was read may have been for it.
     query = sa.select(models.Arq).where(*_has_it(known)).with_for_update()
-    with _holding(item) as session:
+    with work.holding(item) as session:
         arq = session.scalar(query)
         if arq is None:
             return
@@ -364,7 +353,7 @@ def _held(known: _StepFacts) -> notices.Handle:
 
 @db.retry
 def _restart_clock(item: work.Item, known: _StepFacts) -> None:
-    with _holding(item) as session:
+    with work.holding(item) as session:
         arq_states.restart_clocks(session, *_has_it(known))
 
 
@@ -437,10 +426,13 @@ _HANDLE = models.AttachHandle
 def _holding_left(
     item: work.Item, known: _StepFacts
 ) -> Iterator[tuple[orm.Session, list[models.AttachHandle]]]:
-    """Likewise, and the handle, locked; none if it was given up: another guest may have it now."""
+    """A transaction that has the step, and the handle, locked.
+
+    None if it was given up: another guest may have it now.
+    """
     handle = known.handle
     same = (_HANDLE.id == handle.id, _HANDLE.left_arq == handle.left_arq)
-    with _holding(item) as session:
+    with work.holding(item) as session:
         yield session, handle_states.lock_left(session, *same, _HANDLE.left_ms == handle.left_ms)
 
 

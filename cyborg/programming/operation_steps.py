@@ -57,8 +57,7 @@ def _locked(item: work.Item) -> Iterator[_Locked]:
 
     :raises LeaseLost: another conductor has it
     """
-    with db.writer() as session:
-        work.hold(session, item)
+    with work.holding(item) as session:
         deployable = operations.lock(session, item.key)
         yield session, deployable, operations.active_on(session, item.key)
 
