@@ -335,8 +335,7 @@ def await_binds(ctx: RequestContext, instance: str, seconds: float) -> None:
     query = query.where(_ARQ.consumer_uuid == instance)
     deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE
     while time.monotonic() < deadline:
-        with db.reader() as session:
-            found = set(session.scalars(query))
+        found = set(db.read_all(query))
         if models.BIND_STARTED not in found or models.BIND_FAILED in found:
             return
         time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
@@ -347,8 +346,7 @@ def _has_undecided(ctx: RequestContext, instance: str) -> bool:
     query = _visible(ctx).with_only_columns(_ARQ.id).limit(1)
     query = query.where(_ARQ.consumer_uuid == instance)
     query = query.where(_ARQ.state.not_in(arq_states.RESOLVED))
-    with db.reader() as session:
-        return session.scalar(query) is not None
+    return db.read_one(query) is not None
 
 
 def _visible(ctx: RequestContext) -> sa.Select[Any]:

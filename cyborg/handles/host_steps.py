@@ -109,8 +109,7 @@ def held_on(host: str, *, by_place: bool = False) -> dict[str, str]:
     if by_place:
         # The place of a mediated device is that of its parent, which no guest has.
         query = query.where(handle.attach_type != "MDEV")
-    with db.reader() as session:
-        return {row[0]: row[1] for row in session.execute(query)}
+    return dict(db.rows(query))
 
 
 def _read(handle_uuid: str) -> _StepFacts | None:

@@ -109,9 +109,8 @@ def _check_target() -> None:
         )
     conductor = models.Conductor
     since = db.now_ms() - liveness.DOWN_AFTER * 1000
-    with db.reader() as session:
-        query = sa.select(conductor.host).where(conductor.last_seen_ms > since).limit(1)
-        running = session.scalar(query)
+    query = sa.select(conductor.host).where(conductor.last_seen_ms > since).limit(1)
+    running = db.read_one(query)
     if running is not None:
         raise errors.Misconfigured(
             f"A conductor runs on host {running}: stop all services of Cyborg, then import."

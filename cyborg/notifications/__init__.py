@@ -126,9 +126,7 @@ def look() -> bool:
     return True
 
 
-@db.retry
 def _is_send_due() -> bool:
     anything = sa.exists(sa.select(models.Notification.id))
     recorded = sa.exists().where(models.Work.kind == KIND, models.Work.key == KEY)
-    with db.reader() as session:
-        return bool(session.scalar(sa.select(sa.and_(anything, ~recorded))))
+    return bool(db.read_one(sa.select(sa.and_(anything, ~recorded))))

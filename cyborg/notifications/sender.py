@@ -121,11 +121,9 @@ def _payload(notification: models.Notification) -> dict[str, Any]:
     return said
 
 
-@db.retry
 def _oldest() -> list[models.Notification]:
-    query = sa.select(models.Notification).order_by(models.Notification.id).limit(_BATCH)
-    with db.reader() as session:
-        return list(session.scalars(query))
+    row = models.Notification
+    return db.read_all(sa.select(row).order_by(row.id).limit(_BATCH))
 
 
 @db.retry
