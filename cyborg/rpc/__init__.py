@@ -307,11 +307,5 @@ def _client(conf: cfg.ConfigOpts) -> client.RpcClient:
         if _current is None or _current.url != str(url):
             if _current is not None:
                 _current.close()
-            _current = client.RpcClient(
-                url,
-                exchange=conf.rpc_exchange,
-                conductor=conf.upgrade_levels.conductor,
-                agent=conf.upgrade_levels.agent,
-                replies_of=_replies_of,
-            )
+            _current = client.RpcClient(url, conf, _replies_of)
         return _current

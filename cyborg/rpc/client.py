@@ -51,18 +51,11 @@ def agent_topic(host: str) -> str:
 class RpcClient:
     """A transport with its clients. It opens no connection before something is sent.
 
-    ``conductor`` and ``agent`` are the versions of messages to them; None for our own version.
     ``replies_of`` is the host whose agent this is, if it is one.
     """
 
     def __init__(
-        self,
-        url: messaging.TransportURL,
-        *,
-        exchange: str,
-        conductor: str | None,
-        agent: str | None,
-        replies_of: str | None,
+        self, url: messaging.TransportURL, conf: cfg.ConfigOpts, replies_of: str | None
     ) -> None:
         self._in_memory = url.transport == "fake"
         if not self._in_memory:
@@ -77,9 +70,10 @@ class RpcClient:
         if replies_of is not None and not self._in_memory:
             _name_replies(self.transport, replies_of)
         self.url = str(url)
-        self.exchange = exchange
-        self._conductor = self._client(CONDUCTOR_TOPIC, conductor or version.VERSION)
-        self._agent = self._client(AGENT_TOPIC, agent or version.VERSION)
+        self.exchange = conf.rpc_exchange
+        pins = conf.upgrade_levels
+        self._conductor = self._client(CONDUCTOR_TOPIC, pins.conductor or version.VERSION)
+        self._agent = self._client(AGENT_TOPIC, pins.agent or version.VERSION)
         self._lock = threading.Lock()
         self._kick_wanted = False
         self._kicker: threading.Thread | None = None

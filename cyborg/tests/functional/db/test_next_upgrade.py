@@ -490,9 +490,8 @@ def test_what_only_the_next_release_can_do_is_refused_by_this_one(
     url = messaging.TransportURL.parse(conf)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cyborg.rpc.version.VERSION", NEXT)
-        asks = NextClient(
-            url, exchange=conf.rpc_exchange, conductor=None, agent=pin, replies_of=None
-        )
+        conf.set_override("agent", pin, group="upgrade_levels")
+        asks = NextClient(url, conf, replies_of=None)
     with pytest.raises(faults.TooOld, match="of a release that cannot do this"):
         asks.polish("old")
     if pin == rpc.VERSION:
