@@ -137,33 +137,23 @@ def search(
         rows = providers.read(session, set[str]().union(*found.providers))
         cards = {row.device.id for row in rows.values()}
         scarce = _Scarce.read(session, cards, found) if len(found.providers) > 1 else None
-    free = _not_used(_fitting(asked, rows, found))
+    known = [uuids for uuids in found.providers if rows.keys() >= set(uuids)]
+    made = (_candidate(asked, [rows[uuid] for uuid in uuids], found.free) for uuids in known)
+    free = _not_used([candidate for candidate in made if candidate])
     if scarce is not None:
         free = [replace(each, scarce=scarce.of(asked, each.choices)) for each in free]
     ranked = sorted(free, key=lambda candidate: candidate.order())
     return Found(candidates=ranked, named=len(found.providers))
 
 
-def _fitting(
-    asked: Mapping[int, RequestGroup], rows: Mapping[str, ProviderRow], found: client.Combinations
-) -> list[Candidate]:
-    """The candidates that could be bound if all of them is free."""
-    known = [uuids for uuids in found.providers if rows.keys() >= set(uuids)]
-    made = (_candidate(asked, [rows[uuid] for uuid in uuids], found.free) for uuids in known)
-    return [candidate for candidate in made if candidate]
-
-
 def _ask(
     api: client.Client, groups: Sequence[RequestGroup], most: int, host: str | None
 ) -> client.Combinations:
-    if not groups:
-        return client.Combinations(providers=[], free={}, used={})
-    if host is None:
+    if groups and host is None:
         return api.find_candidates(groups, most)
-    tree = api.find_tree(host)
-    if not tree:
-        return client.Combinations(providers=[], free={}, used={})
-    return api.find_candidates(groups, most, tree[0].uuid)
+    if groups and host is not None and (tree := api.find_tree(host)):
+        return api.find_candidates(groups, most, tree[0].uuid)
+    return client.Combinations(providers=[], free={}, used={})
 
 
 def _place(deployable: ProviderRow) -> tuple[str, ...]:

@@ -112,12 +112,8 @@ def of_operation(operation: models.Operation, found: glance.Image | None = None)
     """What the operation asks for, and what is known of the image that was found for it."""
     image: Mapping[str, str | None] = operation.image or {}
     if found is not None:
-        image = {
-            "uuid": found.uuid,
-            "name": found.name,
-            "function_id": found.function_id,
-            "function_name": found.function_name,
-        }
+        names = ("uuid", "name", "function_id", "function_name")
+        image = {name: getattr(found, name) for name in names}
     return Program(
         image_uuid=operation.image_uuid or image.get("uuid"),
         image_name=operation.image_name or image.get("name"),
