@@ -14,10 +14,11 @@ import pecan.routing
 from oslo_config import cfg
 from paste import deploy
 
-from cyborg import notifications, rpc, work
+from cyborg import db, notifications, rpc, work
 from cyborg.api import middleware, request, request_body, status_page
 from cyborg.api.controllers import root
-from cyborg.common import errors, faster
+from cyborg.common import errors, faster, needs
+from cyborg.db import revision
 from cyborg.policy.enforcer import Enforcer
 
 #: The paste file that is used if the operator has none.
@@ -97,8 +98,16 @@ def make_app(conf: cfg.ConfigOpts) -> WSGIApplication:
     return request_body.RequestReader(app, conf)
 
 
-def tell_conductors() -> None:
-    """Kick a conductor after each transaction of this process that leaves something for it."""
+def configure(conf: cfg.ConfigOpts) -> None:
+    """Configure database and messaging for the application of this process.
+
+    A conductor is kicked after each transaction that leaves something for it.
+    """
+    needs.check(conf, *needs.CALLED)
+    db.configure(conf)
+    revision.check_if_reachable()
+    rpc.configure(conf)
+    notifications.configure(conf)
     work.wake_after_commit(rpc.kick)
     notifications.wake_after_commit(rpc.kick)
 

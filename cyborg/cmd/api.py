@@ -8,10 +8,9 @@ import sys
 from oslo_config import cfg
 from oslo_log import log
 
-from cyborg import db, metrics, notifications, process, rpc
+from cyborg import db, metrics, process, rpc
 from cyborg.api import app, server
-from cyborg.common import errors, needs
-from cyborg.db import revision
+from cyborg.common import errors
 from cyborg.peers import clients
 
 LOG = log.getLogger(__name__)
@@ -27,12 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     """Serve until a signal asks to stop; return the exit status."""
     conf = cfg.CONF
     process.configure(conf, sys.argv[1:] if argv is None else argv, _HELP)
-    needs.check(conf, *needs.CALLED)
-    db.configure(conf)
-    revision.check_if_reachable()
-    rpc.configure(conf)
-    notifications.configure(conf)
-    app.tell_conductors()
+    app.configure(conf)
     try:
         http = server.Server(conf, app.load(conf), str(conf.api.host_ip), conf.api.port)
         http.listen()

@@ -21,10 +21,8 @@ from wsgiref.types import WSGIApplication
 
 from oslo_config import cfg
 
-from cyborg import db, metrics, notifications, process, rpc
+from cyborg import metrics, process
 from cyborg.api import app
-from cyborg.common import needs
-from cyborg.db import revision
 
 LOG = logging.getLogger(__name__)
 
@@ -61,12 +59,7 @@ def make_application(arguments: Sequence[str]) -> WSGIApplication:
     """The application of this process, with database and messaging configured."""
     conf = cfg.CONF
     process.configure(conf, arguments)
-    needs.check(conf, *needs.CALLED)
-    db.configure(conf)
-    revision.check_if_reachable()
-    rpc.configure(conf)
-    notifications.configure(conf)
-    app.tell_conductors()
+    app.configure(conf)
     for endpoint in metrics.endpoints(conf):
         endpoint.start()
     _compare_threads(conf)
