@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
 from cyborg import profiles, quotas
 from cyborg.api import arq_patch, declare, versions
-from cyborg.api.controllers.resource import Resource, lists, shows
+from cyborg.api.controllers.resource import Resource, actions, lists, shows
 from cyborg.api.representation import self_link, timestamp
 from cyborg.api.request import Request, place
 from cyborg.api.types import accelerator_requests as types
@@ -38,10 +38,7 @@ class AcceleratorRequests(Resource):
 
     collection = "accelerator_requests"
     kind = types.AcceleratorRequest
-    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "release": {"POST": "release"},
-        "access_key": {"GET": "access_key"},
-    }
+    actions = actions(POST=["release"], GET=["access_key"])
 
     @lists(policies.GET_ALL, kind, "arqs", query=types.QUERY, faults=[409, 423], waits=True)
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[service.Shown]:

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
 from cyborg import quotas
 from cyborg.allocations import allocation_steps, plans, service, wishes
 from cyborg.api import arguments, declare, versions
 from cyborg.api.controllers.accelerator_requests import put_health
-from cyborg.api.controllers.resource import Resource, lists, shows
+from cyborg.api.controllers.resource import Resource, actions, lists, shows
 from cyborg.api.representation import filled, self_link, timestamp_of_ms
 from cyborg.api.request import Request, place
 from cyborg.api.types import allocations as types
@@ -38,7 +38,7 @@ class Allocations(Resource):
 
     collection = "allocations"
     kind = types.Allocation
-    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {"renew": {"POST": "renew"}}
+    actions = actions(POST=["renew"])
 
     @lists(policies.GET_ALL, kind, "allocations", since=_SINCE, query=types.QUERY)
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[service.FullAllocation]:

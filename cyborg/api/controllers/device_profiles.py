@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable
+from typing import Any
 
 from cyborg import db, profiles
 from cyborg.allocations import fitting, plans, shortages
 from cyborg.api import arguments, declare, versions
-from cyborg.api.controllers.resource import Resource, lists, shows
+from cyborg.api.controllers.resource import Resource, actions, lists, shows
 from cyborg.api.representation import aware, self_link, timestamp
 from cyborg.api.request import Request
 from cyborg.api.types import device_profiles as types
@@ -31,11 +31,7 @@ class DeviceProfiles(Resource):
 
     collection = "device_profiles"
     kind = types.DeviceProfile
-    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "candidates": {"GET": "candidates"},
-        "enable": {"POST": "enable"},
-        "disable": {"POST": "disable"},
-    }
+    actions = actions(GET=["candidates"], POST=["enable", "disable"])
 
     @lists(policies.GET_ALL, kind, "device_profiles", query=types.QUERY, waits=True)
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[models.DeviceProfile]:

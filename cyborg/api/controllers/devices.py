@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from cyborg import history
 from cyborg.api import declare, pages, versions
 from cyborg.api.controllers import history as histories
-from cyborg.api.controllers.resource import Resource, lists, shows
+from cyborg.api.controllers.resource import Resource, actions, lists, shows
 from cyborg.api.request import Request
 from cyborg.api.types import devices as types
 from cyborg.api.types import fields, hosts, removals
@@ -36,13 +35,7 @@ class Devices(Resource):
 
     collection = "devices"
     kind = types.Device
-    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "enable": {"POST": "enable"},
-        "disable": {"POST": "disable"},
-        "taint": {"POST": "taint"},
-        "untaint": {"POST": "untaint"},
-        "history": {"GET": "history"},
-    }
+    actions = actions(POST=["enable", "disable", "taint", "untaint"], GET=["history"])
 
     @lists(policies.GET_ALL, kind, "devices", query=types.QUERY)
     def get_all(self, request: Request, page: Page, **wanted: Any) -> list[query.ShownDevice]:

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from cyborg import host_keys, liveness
 from cyborg.api import declare, versions
-from cyborg.api.controllers.resource import Resource, shows
+from cyborg.api.controllers.resource import Resource, actions, shows
 from cyborg.api.representation import filled, timestamp_of_ms
 from cyborg.api.request import Request
 from cyborg.api.types import fields
@@ -31,12 +30,8 @@ class Hosts(Resource):
 
     collection = "hosts"
     kind = types.Host
-    actions: ClassVar[Mapping[str, Mapping[str, str]]] = {
-        "drain": {"POST": "drain"},
-        "undrain": {"POST": "undrain"},
-        "taint": {"POST": "taint"},
-        "untaint": {"POST": "untaint"},
-        "keys": {"GET": "get_keys", "POST": "enrol_key", "DELETE": "revoke_keys"},
+    actions = actions(POST=["drain", "undrain", "taint", "untaint"]) | {
+        "keys": {"GET": "get_keys", "POST": "enrol_key", "DELETE": "revoke_keys"}
     }
 
     @_shows(policies.GET_ONE)

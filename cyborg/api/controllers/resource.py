@@ -28,6 +28,11 @@ _METHODS = {
 }
 
 
+def actions(**names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Actions that are served by methods of their names, by the HTTP method."""
+    return {name: {method: name} for method, some in names.items() for name in some}
+
+
 class Resource:
     """One collection. A subclass has the operations it serves, each declared, and no others."""
 
