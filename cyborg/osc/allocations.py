@@ -127,7 +127,7 @@ class Create(_Shown):
         body = {
             "consumer": who,
             **_needs(self.api, parsed_args),
-            **_given(parsed_args, "hosts", "placing", "lease_seconds", "dry_run"),
+            **command.given(parsed_args, "hosts", "placing", "lease_seconds", "dry_run"),
         }
         allocation: Row = self.api.call("POST", "/allocations", body=body)
         self._has_no_room = allocation["state"] == _IMPOSSIBLE
@@ -175,14 +175,9 @@ def _shares(number: str) -> list[Row]:
     return [{f"resources:{handle_words.SHARE_CLASS}": str(int(number))}]
 
 
-def _given(parsed: argparse.Namespace, *names: str) -> Row:
-    values = ((name, getattr(parsed, name)) for name in names)
-    return {name: value for name, value in values if value is not None}
-
-
 def _needs(api: Api, parsed: argparse.Namespace) -> Row:
     """The fields of the request that say what is needed."""
-    often = _given(parsed, "count", "provider")
+    often = command.given(parsed, "count", "provider")
     if parsed.parts:
         if often:
             raise exceptions.CommandError("Say count= and provider= in each --part.")

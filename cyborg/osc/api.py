@@ -94,13 +94,9 @@ class Api:
         self, collection: str, query: Mapping[str, Any] | None = None, key: str | None = None
     ) -> Iterator[Row]:
         """Every row of a collection, page after page; with a limit at most so many."""
-        wanted = query or {}
-        rows = self._pages(collection, wanted, key or collection)
+        wanted, of = query or {}, key or collection
+        rows = (row for answer in self.answers(collection, wanted, of) for row in answer[of])
         return itertools.islice(rows, wanted.get("limit"))
-
-    def _pages(self, collection: str, query: Mapping[str, Any], key: str) -> Iterator[Row]:
-        for answer in self.answers(collection, query, key):
-            yield from answer[key]
 
     def answers(self, collection: str, query: Mapping[str, Any], key: str) -> Iterator[Row]:
         """The whole answer with each page of a collection, whose rows are under ``key``."""

@@ -89,36 +89,38 @@ class ShowOne(Command, command.ShowOne):
     """A command that shows one thing."""
 
 
-class Show(ShowOne):
-    """A command that shows a member of a collection."""
+class _OfMembers(Command):
+    """A command about members of a collection."""
 
     collection: ClassVar[str]
     argument: ClassVar[tuple[str, str]]
     #: The function that finds the name in a path for the argument.
     find: ClassVar[Callable[[Api, str], str]] = lambda _api, text: text
+
+    def path(self, text: str) -> str:
+        """The path of the member that the argument names."""
+        return f"/{self.collection}/{type(self).find(self.api, text)}"
+
+
+class Show(_OfMembers, ShowOne):
+    """A command that shows a member of a collection."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> Shown:
         """Show it."""
-        name = type(self).find(self.api, getattr(parsed_args, self.argument[0]))
-        return fields(self.api.call("GET", f"/{self.collection}/{name}"))
+        return fields(self.api.call("GET", self.path(getattr(parsed_args, self.argument[0]))))
 
 
-class Delete(Command):
+class Delete(_OfMembers):
     """A command that deletes members of a collection, each one that can be."""
 
-    collection: ClassVar[str]
-    argument: ClassVar[tuple[str, str]]
     nargs = "+"
-    #: The function that finds the name in a path for the argument.
-    find: ClassVar[Callable[[Api, str], str]] = lambda _api, text: text
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Delete them."""
         refused = []
         for text in getattr(parsed_args, self.argument[0]):
             try:
-                name = type(self).find(self.api, text)
-                self.api.call("DELETE", f"/{self.collection}/{name}")
+                self.api.call("DELETE", self.path(text))
             except exceptions.CommandError as exc:
                 refused.append(str(exc))
         if refused:
@@ -233,15 +235,11 @@ def asked(api: Api, known: Mapping[str, Any], parsed: argparse.Namespace) -> dic
 
     :raises CommandError: the microversion that is used lacks the list or one of them
     """
-    given = {
-        name: value
-        for name in known["arguments"]
-        if (value := getattr(parsed, name)) is not None
-    }
-    api.need(known["since"], *(known["arguments"][name]["since"] for name in given))
+    wanted = given(parsed, *known["arguments"])
+    api.need(known["since"], *(known["arguments"][name]["since"] for name in wanted))
     return {
         name: _NAMED[name].find(api, value) if name in _NAMED else value
-        for name, value in given.items()
+        for name, value in wanted.items()
     }
 
 
@@ -255,9 +253,15 @@ def add_reason(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--reason", metavar="<text>", help=text)
 
 
+def given(parsed: argparse.Namespace, *names: str) -> Row:
+    """The arguments of these names that are given."""
+    values = ((name, getattr(parsed, name)) for name in names)
+    return {name: value for name, value in values if value is not None}
+
+
 def reason(parsed: argparse.Namespace) -> dict[str, str] | None:
     """The body of a request that may have a reason."""
-    return None if parsed.reason is None else {"reason": parsed.reason}
+    return given(parsed, "reason") or None
 
 
 def add_choice(group: Any, dest: str, **choices: str) -> None:

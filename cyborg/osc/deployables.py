@@ -80,5 +80,4 @@ class Program(command.ShowOne):
 def _program(parsed: argparse.Namespace) -> dict[str, str]:
     if parsed.image is not None:
         return {"image_uuid" if is_uuid(parsed.image) else "image_name": parsed.image}
-    named = {name: getattr(parsed, name) for name in _PROGRAMS}
-    return {name: value for name, value in named.items() if value is not None}
+    return command.given(parsed, *_PROGRAMS)
