@@ -47,20 +47,6 @@ DRIVER, ADMIN = "driver", "admin"
 _NUMBER_MAX = 2**31 - 1
 
 
-def stored(key: str, value: str) -> str:
-    """The text that is stored for the value of an attribute.
-
-    :raises Invalid: the key is that of a number, and the value is not a number
-    """
-    if base.FACTS.get(key) is not int:
-        return value
-    if not re.fullmatch("[0-9]{1,10}", value) or int(value) > _NUMBER_MAX:
-        raise errors.Invalid(
-            f"value: {key} is a whole number from 0 to {_NUMBER_MAX}, not '{value[:255]}'."
-        )
-    return str(int(value))
-
-
 def shown(key: str, value: str) -> str | int:
     """The stored text in the type of its key, or as it is if it does not fit that type.
 
@@ -213,12 +199,23 @@ def create_attributes(new: Sequence[NewAttribute]) -> list[models.Attribute]:
 
 
 def _stored_value(new: NewAttribute) -> str:
-    if new.key.startswith(base.TRAIT_PREFIX) and not _TRAIT.fullmatch(new.value):
+    """The text that is stored for a value.
+
+    :raises Invalid: it is no custom trait, or the key is that of a number, and it is none
+    """
+    key, value = new.key, new.value
+    if key.startswith(base.TRAIT_PREFIX) and not _TRAIT.fullmatch(value):
         raise errors.Invalid(
-            f"value: {new.value[:255]} is no custom trait; begin with CUSTOM_ and use A-Z, 0-9 "
-            "and _ only."
+            f"value: {value[:255]} is no custom trait; begin with CUSTOM_ and use A-Z, 0-9 and _ "
+            "only."
         )
-    return stored(new.key, new.value)
+    if base.FACTS.get(key) is not int:
+        return value
+    if not re.fullmatch("[0-9]{1,10}", value) or int(value) > _NUMBER_MAX:
+        raise errors.Invalid(
+            f"value: {key} is a whole number from 0 to {_NUMBER_MAX}, not '{value[:255]}'."
+        )
+    return str(int(value))
 
 
 def _find_deployables(
