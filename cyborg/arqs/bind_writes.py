@@ -103,12 +103,7 @@ def _values(step: Step) -> dict[str, Any]:
 def _log(step: Step) -> None:
     arq, taken = step.arq, step.taken
     if step.begins:
-        LOG.info(
-            "ARQ %s is BindStarted: instance %s, host %s, provider %s",
-            arq.uuid,
-            arq.consumer_uuid,
-            arq.hostname,
-            arq.device_rp_uuid,
-        )
+        place = (arq.consumer_uuid, arq.hostname, arq.device_rp_uuid)
+        LOG.info("ARQ %s is BindStarted: instance %s, host %s, provider %s", arq.uuid, *place)
     if taken:
         LOG.info("ARQ %s is %s with attach handle %s", arq.uuid, taken.state, taken.handle_uuid)
