@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 import prometheus_client
@@ -144,8 +145,12 @@ DEVICE_READINGS = {
         "ecc_uncorrectable_errors": "Errors that a device could not correct since then.",
     }.items()
 }
-#: The most devices of one driver whose readings are shown.
+#: The most devices of one driver, and in the report of a host, whose readings are shown.
 READINGS_MAX = 128
+#: Readings by their names, by the places of the devices.
+Readings = Mapping[str, Mapping[str, float]]
+#: Characters of a place, and the largest reading.
+_PLACE_MAX, _READING_MAX = 255, 2.0**63
 AGENT_LAST = _gauge(
     "cyborg_agent_last_timestamp_seconds",
     "When an agent last made a pass, or a conductor took in its report, since the epoch.",
@@ -198,14 +203,41 @@ def _say_once(why: str) -> None:
     LOG.warning("Metrics cannot be counted in the folder of %s: %s", MULTIPROCESS, why)
 
 
-def devices_read(driver: str, readings: Mapping[str, Mapping[str, float]]) -> None:
+def may_be_read(conf: cfg.ConfigOpts) -> bool:
+    """True if somebody may look at the readings of sensors; without that nothing is read."""
+    return conf.metrics.port is not None or bool(conf.agent.report_readings)
+
+
+def known_readings(said: Mapping[Any, Any]) -> dict[str, dict[str, float]]:
+    """The readings that a driver or a host may have; whatever else it says is left out."""
+    found: dict[str, dict[str, float]] = {}
+    for place, values in itertools.islice(said.items(), READINGS_MAX):
+        if isinstance(values, Mapping) and _is_place(place):
+            known = {name: values.get(name) for name in DEVICE_READINGS}
+            if read := {name: value for name, value in known.items() if _is_reading(value)}:
+                found[place] = read
+    return found
+
+
+def _is_place(place: object) -> bool:
+    is_short = isinstance(place, str) and len(place) <= _PLACE_MAX
+    return is_short and str(place).isascii() and str(place).isprintable()
+
+
+def _is_reading(value: object) -> TypeGuard[float]:
+    """True for a number that JSON has, too: it has neither NaN nor infinity."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return -_READING_MAX <= value <= _READING_MAX
+
+
+def devices_read(driver: str, readings: Readings) -> None:
     """Show what a driver has read of its devices, by their addresses, and nothing else of it."""
-    before = _SHOWN.pop(driver, {})
-    if not readings and not before:
+    before, shown = _SHOWN.pop(driver, {}), known_readings(readings)
+    if not shown and not before:
         return
-    chosen = sorted(readings)[:READINGS_MAX]
     for name, gauge in DEVICE_READINGS.items():
-        found = {place: readings[place][name] for place in chosen if name in readings[place]}
+        found = {place: values[name] for place, values in shown.items() if name in values}
         for place in before.get(name, frozenset()) - found.keys():
             gauge.remove(driver, place)
         for place, value in found.items():

@@ -8,7 +8,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cyborg import metrics
 from cyborg.agent import background_calls, ownership
@@ -40,12 +40,14 @@ class Findings:
 
     ``unread`` are addresses of PCI functions that could not be read. What is known of devices with
     one of them stays as it is. ``functions`` are those of the walk, if a driver asked.
+    ``readings`` are those of the devices' sensors, by the devices' places.
     """
 
     devices: Mapping[str, ownership.Devices]
     errors: Mapping[str, str]
     unread: frozenset[str] = frozenset()
     functions: pci.Snapshot | None = None
+    readings: metrics.Readings = field(default_factory=dict)
 
     @property
     def present(self) -> tuple[str, ...]:
@@ -61,6 +63,7 @@ class _DriverAnswer:
 
     devices: ownership.Devices
     errors: tuple[str, ...] = ()
+    readings: metrics.Readings = field(default_factory=dict)
 
 
 class HostView:
@@ -187,6 +190,7 @@ class Discovery:
         # The same words at every pass, so that an unchanged report stays unchanged.
         errors = dict.fromkeys(self._hanging, self._hangs())
         devices = {}
+        readings: dict[str, Mapping[str, float]] = {}
         for name, call in background_calls.call_all("discover", calls, self.timeout).items():
             if not call.done(0):
                 LOG.error("Driver %s hangs; it is not called again until it returns", name)
@@ -196,6 +200,7 @@ class Discovery:
                 errors[name] = call.error or ""
             else:
                 devices[name] = call.value.devices
+                readings |= call.value.readings
                 if call.value.errors:
                     errors[name] = "; ".join(call.value.errors)[:_SENTENCE_MAX]
         self._show_no_readings_without(devices)
@@ -211,12 +216,17 @@ class Discovery:
         accepted = self._ownership.accept(devices, errors, functions or {})
         for name, sentence in host.ties.items():
             errors.setdefault(name, sentence)
+        readings = metrics.known_readings(readings)
         if functions is None:
-            return Findings(devices=accepted, errors=errors)
+            return Findings(devices=accepted, errors=errors, readings=readings)
         if functions.faults:
             errors[WALK] = _shortened(functions.faults)
         return Findings(
-            devices=accepted, errors=errors, unread=functions.unread, functions=functions
+            devices=accepted,
+            errors=errors,
+            unread=functions.unread,
+            functions=functions,
+            readings=readings,
         )
 
     def remember(self) -> None:
@@ -253,27 +263,34 @@ def _discover(driver: base.Driver, host: _DriversView, *, measured: bool) -> _Dr
             found = _DriverAnswer(found.devices, (*found.errors, *problems))
         seen["outcome"] = "found"
     if measured and isinstance(driver, base.Measuring):
-        metrics.devices_read(host.driver, _readings(found.devices, driver, host))
+        cards, readings = _readings(found.devices, driver, host)
+        metrics.devices_read(host.driver, cards)
+        found = replace(found, readings=readings)
     return found
 
 
 def _readings(
     devices: ownership.Devices, driver: base.Measuring, host: base.Host
-) -> dict[str, Mapping[str, float]]:
-    """The readings of the devices' sensors, by their places; parts of a card have the card's."""
+) -> tuple[metrics.Readings, metrics.Readings]:
+    """The readings of sensors by the places of cards, and by those of the devices.
+
+    Parts of a card have the card's.
+    """
+    cards: dict[str, Mapping[str, float]] = {}
     found: dict[str, Mapping[str, float]] = {}
     for device in devices:
-        if len(found) == metrics.READINGS_MAX:
+        if len(cards) == metrics.READINGS_MAX:
             break
         place = base.place(device.control_path.cpid_info)
         function = host.pci.get(place)
-        place = (function.pf if function is not None else None) or place
+        card = (function.pf if function is not None else None) or place
         try:
-            if place not in found:
-                found[place] = driver.readings(device, host)
+            if card not in cards:
+                cards[card] = driver.readings(device, host)
+            found[place] = cards[card]
         except Exception:
-            LOG.info("The sensors of %s cannot be read", place, exc_info=True)
-    return found
+            LOG.info("The sensors of %s cannot be read", card, exc_info=True)
+    return cards, found
 
 
 def _checked(found: Iterable[base.Device]) -> ownership.Devices:

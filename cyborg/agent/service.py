@@ -49,7 +49,7 @@ class Agent:
             loaded.drivers,
             timeout=conf.agent.driver_timeout,
             look=self._opened.look,
-            measured=conf.metrics.port is not None,
+            measured=metrics.may_be_read(conf),
         )
         self._steps = host_steps.StepEndpoint(conf, loaded.drivers, self._started, self._passes)
         self._sriov = sriov.Configurator(conf, self._steps.layout_changes)
@@ -167,6 +167,7 @@ class Agent:
             not_offered=None if functions is None else len(left_out),
             not_offered_reasons=tuple(not_offered.lines(left_out, rpc.REASONS_MAX)),
             present=findings.present,
+            readings=findings.readings if self._conf.agent.report_readings else {},
         )
 
     def _log_changes(self, summary: str) -> None:
@@ -208,7 +209,7 @@ class Agent:
         """
         if self._unchanged is None or not _is_same(report, self._delivered):
             return False
-        said = replace(self._unchanged, counter=report.counter)
+        said = replace(self._unchanged, counter=report.counter, readings=report.readings)
         return rpc.report_unchanged(self._conf, said)
 
 

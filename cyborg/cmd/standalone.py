@@ -71,6 +71,7 @@ def _configure(conf: cfg.ConfigOpts, argv: list[str]) -> pathlib.Path:
     conf.set_default("auth_strategy", "noauth", group="api")
     conf.set_default("status_page", True, group="api")
     conf.set_default("enabled_drivers", ["fake_driver"], group="agent")
+    conf.set_default("report_readings", True, group="agent")
     # Nothing else creates it, unless a Nova uses this Placement.
     conf.set_default("create_root_provider", True, group="placement")
     conf(

@@ -38,6 +38,13 @@ OPTS: list[cfg.Opt] = [
         "has returned.",
     ),
     cfg.BoolOpt(
+        "report_readings",
+        default=False,
+        help="Read the sensors of the devices at each discovery pass, and send the readings with "
+        "each report: the API and the status page show the last ones of each device. It takes "
+        "some milliseconds a device, and may wake one that sleeps to save power.",
+    ),
+    cfg.BoolOpt(
         "hotplug",
         default=True,
         help="Make a discovery pass within a second after an event of the kernel: a device came, "

@@ -162,9 +162,9 @@ GPU_OPTS: list[cfg.Opt] = [
         "read_sensors",
         default=False,
         help="Read temperature, power, memory in use and ECC errors of the GPUs that stay with the "
-        "host, such as those with virtual GPUs, with NVML, for the agent's metrics and for "
-        "ecc_uncorrectable_errors. The host needs the Python package nvidia-ml-py. GPUs that are "
-        "given out whole are never opened.",
+        "host, such as those with virtual GPUs, with NVML, for the agent's metrics, [agent] "
+        "report_readings and ecc_uncorrectable_errors. The host needs the Python package "
+        "nvidia-ml-py. GPUs that are given out whole are never opened.",
     ),
     cfg.IntOpt(
         "ecc_uncorrectable_errors",

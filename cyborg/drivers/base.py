@@ -459,7 +459,7 @@ class Measuring(Protocol):
     def readings(self, device: Device, host: Host) -> Mapping[str, float]:
         """The readings of now, by the names of :data:`cyborg.metrics.DEVICE_READINGS`.
 
-        Called in the thread of :meth:`Driver.discover`, after it, if the agent serves metrics.
+        Called in the thread of :meth:`Driver.discover`, after it, if somebody may look at them.
         """
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
+from cyborg import metrics
 from cyborg.drivers import base, value_checks
 from cyborg.rpc.faults import Unreadable
 
@@ -79,6 +80,8 @@ class _WireMessage:
             values = base.known_values(cls, _dictionary("The message", data))
             if "attach_handles" in values:
                 values["attach_handles"] = base.handles_from_wire(values["attach_handles"])
+            if "readings" in values:
+                values["readings"] = _readings(values)
             for each in fields(cls):
                 if each.name in values:
                     _check(each.name, str(each.type), values[each.name])
@@ -121,6 +124,7 @@ class HostReport:
     types and infos of the control paths of devices that were on the wire and are not in
     ``devices``, because this release does not know what was said of them. ``present`` are the
     buses with functions that are no bridges, each with its vendor; none if nobody looked.
+    ``readings`` are those of the devices' sensors, by the devices' places. They are no news.
     """
 
     host: str
@@ -134,6 +138,7 @@ class HostReport:
     not_offered_reasons: tuple[str, ...] = ()
     unknown: frozenset[tuple[str, str]] = frozenset()
     present: tuple[str, ...] = ()
+    readings: metrics.Readings = field(default_factory=dict, compare=False)
 
     def digest(self) -> str:
         """A hash that is equal for reports with the same content, whenever they were made.
@@ -147,12 +152,16 @@ class HostReport:
     def unchanged(self) -> UnchangedReport:
         """The message in the report's place if a conductor has stored one of the same content."""
         return UnchangedReport(
-            host=self.host, started=self.started, counter=self.counter, digest=self.digest()
+            host=self.host,
+            started=self.started,
+            counter=self.counter,
+            digest=self.digest(),
+            readings=self.readings,
         )
 
     def to_wire(self) -> dict[str, Any]:
         """The report as plain data."""
-        plain = ("host", "node", "started", "counter", "not_offered")
+        plain = ("host", "node", "started", "counter", "not_offered", "readings")
         lists = ("unread", "present", _REASONS)
         devices = {
             driver: [device.to_wire() for device in found] for driver, found in self.devices.items()
@@ -200,7 +209,12 @@ class HostReport:
             present=value_checks.items("present", data.get("present", ()), str),
             not_offered_reasons=why,
             unknown=frozenset(path for found in read.values() for path in found.unknown),
+            readings=_readings(data),
         )
+
+
+def _readings(data: Mapping[str, Any]) -> metrics.Readings:
+    return metrics.known_readings(_dictionary("readings", data.get("readings", {})))
 
 
 def _check_texts(**named: Iterable[object]) -> None:
@@ -271,6 +285,7 @@ class UnchangedReport(_WireMessage):
     started: int
     counter: int
     digest: str
+    readings: metrics.Readings = field(default_factory=dict)
 
 
 _SAID = frozenset({"host", "node", "errors", "devices", "unread", "not_offered"})

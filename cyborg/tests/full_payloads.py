@@ -51,6 +51,7 @@ def report() -> rpc.HostReport:
         unread=("0000:3b:00.0",),
         not_offered=2,
         not_offered_reasons=("0000:3b:00.0 10de:2330: no driver claims it",),
+        readings={"0000:0c:00.1": {"temperature_celsius": 52.5, "power_watts": 91}},
     )
 
 

@@ -40,9 +40,8 @@ class Conductor:
         said = rpc.UnchangedReport.from_wire(report)
         if self.stored is None or self.stored.digest() != said.digest:
             return False
-        self.reports.put(
-            dataclasses.replace(self.stored, started=said.started, counter=said.counter)
-        )
+        same = dataclasses.replace(self.stored, readings=said.readings)
+        self.reports.put(dataclasses.replace(same, started=said.started, counter=said.counter))
         return True
 
     def kick(self, context: dict[str, Any]) -> None:

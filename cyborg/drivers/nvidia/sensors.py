@@ -37,9 +37,8 @@ class Sensors:
 
     def __init__(self, conf: cfg.ConfigOpts, kept: kept_facts.KeptFacts) -> None:
         self._errors_max: int = conf.gpu_devices.ecc_uncorrectable_errors
-        served = conf.metrics.port is not None
         self.is_wanted: bool = conf.gpu_devices.read_sensors and (
-            served or self._errors_max > 0
+            metrics.may_be_read(conf) or self._errors_max > 0
         )
         self._kept = kept
         self._reader = threading.Thread()

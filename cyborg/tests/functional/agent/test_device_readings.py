@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What devices' sensors show is among the agent's metrics, by driver and address."""
+"""What devices' sensors show is among the agent's metrics, and goes with its reports."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import pytest
 
 from cyborg import metrics
 from cyborg.agent import discovery
-from cyborg.drivers import pci, registry
+from cyborg.drivers import fake, pci, registry
 from cyborg.drivers.nvidia import gpu as nvidia_gpu
 from cyborg.drivers.nvidia import nvml_reader, sensors
 from cyborg.tests.contract import passes
+from cyborg.tests.heard_reports import PATIENCE
 
 DRIVERS = ["amd_gpu_driver", "nvme_driver"]
 SPEC = '[nvme]\ndevice_spec = {"vendor_id": "144d"}\n'
@@ -247,3 +248,57 @@ def test_a_gpu_with_ecc_errors_is_unhealthy_until_it_counts_anew(simulate, nvml)
     # As it was while it cannot be read, and for the next agent.
     assert ill == [{None}, {None}, {sentence}, {sentence}, {sentence}, {sentence}, {None}]
     assert all(readings == {} for readings, _, _ in seen)
+
+
+def of_parts(text: str) -> dict[str, dict[str, float]]:
+    """What a pass tells of each device."""
+    _loaded, looking = an_agent(text, ["amd_gpu_driver"])
+    return {place: dict(found) for place, found in looking.run().readings.items()}
+
+
+def test_a_part_of_a_card_has_the_readings_of_the_card(simulate):
+    simulated = simulate({"cards": [{**GPU, "vfs": 2, "vf_driver": "vfio-pci"}]})
+
+    told = simulated.call(of_parts, SERVED)
+
+    assert told
+    assert {each["temperature_celsius"] for each in told.values()} == {52.5}
+
+
+@pytest.fixture
+def sensor(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How often the fake driver's sensor was read: its devices get hotter and hotter."""
+    count: list[float] = []
+
+    def readings(*_given: object) -> dict[str, Any]:
+        count.append(41.0 + len(count))
+        return {
+            "temperature_celsius": count[-1],
+            "power_watts": float("nan"),
+            "memory_used_bytes": "many",
+            "x" * 10_000: 1.0,
+        }
+
+    monkeypatch.setattr(fake.FakeDriver, "readings", readings, raising=False)
+    return count
+
+
+def test_readings_go_with_each_report(run_conductor, run_agent, sensor):
+    """Also with those that say the same, of which there is only the digest."""
+    conductor = run_conductor()
+
+    run_agent(report_interval=1, report_readings=True)
+
+    seen = [conductor.reports.get(timeout=PATIENCE) for _ in range(3)]
+    values = [list(each.readings.values()) for each in seen]
+    assert values == [[{"temperature_celsius": degrees}] for degrees in (41.0, 42.0, 43.0)]
+    assert conductor.whole == 1
+
+
+def test_no_sensor_is_read_unless_somebody_may_look(run_conductor, run_agent, sensor):
+    conductor = run_conductor()
+
+    run_agent(report_interval=1)
+
+    assert [conductor.reports.get(timeout=PATIENCE).readings for _ in range(2)] == [{}, {}]
+    assert sensor == []

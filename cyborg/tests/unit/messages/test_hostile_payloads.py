@@ -73,6 +73,8 @@ RIGHT: dict[str, set[str]] = {
     "ControlPath": set(),
     # By driver; a list of nothing is right.
     "Mapping[str, tuple[base.Device, ...]]": {"dictionary", "lists by texts"},
+    # Whatever is no reading is left out.
+    "metrics.Readings": {name for name, value in VALUES.items() if isinstance(value, dict)},
 }
 
 #: Values of the right type that have another reason to be wrong, or may be so.

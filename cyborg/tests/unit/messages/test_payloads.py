@@ -74,7 +74,7 @@ def test_a_parent_is_on_the_wire_and_an_older_sender_knows_none():
 
 
 def test_the_digest_is_of_what_is_said_not_of_when():
-    later = dataclasses.replace(report(), started=report().started + 1, counter=8)
+    later = dataclasses.replace(report(), started=report().started + 1, counter=8, readings={})
 
     assert later.digest() == report().digest()
     changes: list[dict[str, Any]] = [{"errors": {}}, {"node": "other"}, {"host": "other"}]
