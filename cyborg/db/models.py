@@ -8,6 +8,7 @@ states are plain strings checked in code: a new driver needs no migration.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -102,6 +103,11 @@ class Host(Base):
     not_offered: orm.Mapped[int | None] = orm.mapped_column(default=None)
     #: Why, in a bounded number of lines.
     not_offered_reasons: orm.Mapped[list[str] | None] = orm.mapped_column(JsonText, default=None)
+    #: What sensors of its devices read at the last report, by place and name; null if nothing. It
+    #: may be long, so only who names it reads it.
+    readings: orm.Mapped[Mapping[str, Mapping[str, float]] | None] = orm.mapped_column(
+        JsonText, default=None, deferred=True
+    )
     #: Its reports are overdue. Its devices are kept.
     down: orm.Mapped[bool] = orm.mapped_column(default=False, server_default=sa.false())
     #: An administrator has it drained: nothing new is given out. Why, and since when.

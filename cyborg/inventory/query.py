@@ -70,6 +70,8 @@ class ShownDevice(NamedTuple):
     node: str
     managed_by: str
     cpid_info: str
+    #: What its sensors read at the last report; None in a list.
+    readings: Mapping[str, float] | None = None
 
     @property
     def address(self) -> str:
@@ -84,11 +86,13 @@ _OF_DEVICE = dict(_DEVICE.items()) | {
 }
 # With an inner join MariaDB would begin at the smaller table, and sort all rows to cut a page.
 _DEVICES = (
-    sa.select(*(_OF_DEVICE[name] for name in ShownDevice._fields))
+    sa.select(*(_OF_DEVICE[name] for name in ShownDevice._fields[:-1]))
     .select_from(models.Device.__table__)
     .outerjoin(models.Host.__table__, _HOST.id == _DEVICE.host_id)
     .outerjoin(models.ControlPath.__table__, _PATH.device_id == _DEVICE.id)
 )
+#: Those of its host, unless they are those of the past.
+_READINGS = sa.case((sa.and_(~_HOST.down, ~_DEVICE.missing), _HOST.readings))
 
 
 class ShownDeployable(NamedTuple):
@@ -158,7 +162,7 @@ def list_devices(page: paging.Page = paging.ALL, **wanted: str | bool) -> list[S
         select = paging.select(
             session, _DEVICES, DEVICE_COLUMNS, page, wanted, filters=_DEVICE_FILTERS
         )
-        return [ShownDevice._make(row) for row in session.execute(select)]
+        return [ShownDevice(*row) for row in session.execute(select)]
 
 
 def get_device(uuid: str) -> ShownDevice:
@@ -167,8 +171,10 @@ def get_device(uuid: str) -> ShownDevice:
     :raises NotFound: there is no such device
     """
     with db.reader() as session:
-        for row in session.execute(_DEVICES.where(_DEVICE.uuid == uuid)):
-            return ShownDevice._make(row)
+        query = _DEVICES.add_columns(_READINGS).where(_DEVICE.uuid == uuid)
+        for *row, readings in session.execute(query):
+            device = ShownDevice(*row)
+            return device._replace(readings=(readings or {}).get(device.address))
     raise errors.NotFound.of("Device", uuid=uuid)
 
 

@@ -109,6 +109,7 @@ _TABLE = cast(sa.Table, models.Host.__table__)
 _HOST = _TABLE.c
 _STARTED: sa.BindParameter[int] = sa.bindparam("started", type_=sa.BigInteger())
 _COUNTER: sa.BindParameter[int] = sa.bindparam("counter", type_=sa.BigInteger())
+_READINGS: sa.BindParameter[Any] = sa.bindparam("readings", type_=_HOST.readings.type)
 #: Made once, since making it takes longer than running it, and most reports are unchanged.
 _NOTE = (
     sa.update(_TABLE)
@@ -123,6 +124,7 @@ _NOTE = (
         ),
     )
     .values(last_seen_ms=db.now_ms(), down=False, report_started=_STARTED, report_counter=_COUNTER)
+    .values(readings=_READINGS)
 )
 _NOTE_UP = _NOTE.where(_HOST.down.is_(False))
 
@@ -133,6 +135,7 @@ def _given(report: rpc.UnchangedReport) -> dict[str, object]:
         "digest": report.digest,
         "started": report.started,
         "counter": report.counter,
+        "readings": report.readings or None,
     }
 
 
@@ -290,6 +293,7 @@ def _note_host(session: orm.Session, host: models.Host, report: rpc.HostReport) 
     came_up = host.down
     host.node, host.not_offered, host.removed = report.node, report.not_offered, False
     host.not_offered_reasons = list(report.not_offered_reasons)
+    host.readings = report.readings or None
     host.last_seen_ms, host.down = cast(int, db.now_ms()), False
     host.report_started, host.report_counter = report.started, report.counter
     if came_up:

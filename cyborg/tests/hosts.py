@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from cyborg import db, liveness, rpc
+from cyborg import db, liveness, metrics, rpc
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory import report as inventory_report
@@ -74,6 +74,7 @@ def report(
     not_offered: int | None = None,
     present: tuple[str, ...] = (),
     not_offered_reasons: Sequence[str] = (),
+    readings: metrics.Readings | None = None,
 ) -> rpc.HostReport:
     """A report of the host, newer than every one made before unless ``order`` says otherwise."""
     started, counter = order or (1, next(_counter))
@@ -89,6 +90,7 @@ def report(
         not_offered=not_offered,
         present=present,
         not_offered_reasons=tuple(not_offered_reasons),
+        readings=readings or {},
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from cyborg import history
 from cyborg.api import declare, pages, versions
 from cyborg.api.controllers import history as histories
-from cyborg.api.controllers.resource import Resource, actions, lists, shows
+from cyborg.api.controllers.resource import Resource, actions, lists
 from cyborg.api.request import Request
 from cyborg.api.types import devices as types
 from cyborg.api.types import fields, hosts, removals
@@ -44,10 +44,14 @@ class Devices(Resource):
         wanted.pop("name", None)
         return query.list_devices(page, **wanted)
 
-    @shows(policies.GET_ONE, kind, member=_MEMBER)
-    def get_one(self, request: Request, uuid: str) -> query.ShownDevice:
+    @declare.operation(policies.GET_ONE, member=_MEMBER, answer=types.WholeDevice)
+    def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
         """Show a device."""
-        return query.get_device(uuid)
+        device = query.get_device(uuid)
+        (shown,) = self.views(request, [device])
+        if request.version >= _SINCE:
+            shown["readings"] = device.readings if request.caller.sees_hosts else None
+        return shown
 
     @declare.operation(policies.DELETE, since=_SINCE, member=_MEMBER, **removals.OF_HARDWARE)
     def delete_one(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:

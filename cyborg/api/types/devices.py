@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cyborg.api import versions
 from cyborg.api.types import fields
-from cyborg.api.types.base import Changed, Field, Object
+from cyborg.api.types.base import Changed, Field, Narrowed, Object
 from cyborg.db import models
 from cyborg.inventory import query
 
@@ -46,6 +46,16 @@ class Device(Object):
     links = Field([fields.Link], "Links to the device itself.")
     created_at = Field(fields.TIME, "When it was first reported, in UTC.")
     updated_at = Field(fields.TIME_OR_NULL, "When it was last changed, in UTC, or null.")
+
+
+class WholeDevice(Device):
+    """A device with what lists leave out."""
+
+    readings = Field(
+        Narrowed({str: fields.NUMBER}, type=["object", "null"]),
+        "The last readings of its sensors, by name, or null.",
+        since=_REGULAR,
+    )
 
 
 QUERY = fields.paging(

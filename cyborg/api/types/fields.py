@@ -21,6 +21,7 @@ WORDS = Value(str, type="string", minLength=1, maxLength=arguments.TEXT_MAX)
 TEXT_OR_NULL = Value(str, type=["string", "null"])
 DESCRIPTION_MAX = 65535
 TEXT_OR_NUMBER = Value(str, type=["string", "integer"])
+NUMBER = Value(float, type="number")
 COUNT = Value(int, type="integer", minimum=0)
 COUNT_OR_NULL = Value(int, type=["integer", "null"], minimum=0)
 ID = Value(int, type="integer", minimum=0, maximum=arguments.ID_MAX)

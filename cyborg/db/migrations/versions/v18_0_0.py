@@ -122,7 +122,7 @@ def _create_hosts() -> None:
         _text(20, "refused_code", null=True),
         _big("refused_ms", null=True),
         _integer("not_offered", null=True),
-        _long("not_offered_reasons", null=True),
+        _long("not_offered_reasons", "readings", null=True),
         _flag("down", "drained", "tainted", "removed", default=sa.false()),
         _long("drain_reason", "taint_reason", null=True),
         _big("drained_ms", null=True),

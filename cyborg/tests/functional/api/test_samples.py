@@ -43,7 +43,8 @@ def shape(document: Any) -> Any:
 def api(conf: cfg.ConfigOpts) -> Api:
     conf.set_override("auth_strategy", "noauth", group="api")
     hosts.apply(
-        hosts.card("a", attributes={"memory_mib": 8192}, program_mode="dynamic", function="aes")
+        hosts.card("a", attributes={"memory_mib": 8192}, program_mode="dynamic", function="aes"),
+        readings={"a": {"temperature_celsius": 52.5, "power_watts": 91}},
     )
     return Api(conf)
 

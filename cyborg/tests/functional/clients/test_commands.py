@@ -139,6 +139,7 @@ def test_devices(site: Site, osc: OpenStack) -> None:
     hosts.apply(
         hosts.device("a", hosts.deployable(NAME), control_path=place),
         hosts.device("b", hosts.deployable("host-1_b"), type="GPU", unhealthy="It is on fire."),
+        readings={"b": {"temperature_celsius": 1100.5, "power_watts": 300}},
     )
     healthy, ill = osc("device", "list")
     assert rows([healthy, ill], "type", "address", "status", "health") == [
@@ -149,6 +150,9 @@ def test_devices(site: Site, osc: OpenStack) -> None:
     assert osc("device", "list", "--type", "FPGA", "--no-missing") == [healthy]
     assert osc("device", "list", "--missing") == []
     assert osc("device", "show", "host-1_b")["health_reason"] == "It is on fire."
+    shown = osc.run("device", "show", "host-1_b").out
+    assert "temperature_celsius = 1100.5" in shown
+    assert "power_watts = 300" in shown
 
     osc.do("device", "set", "--disable", NAME, ill["uuid"])
     assert rows(osc("device", "list"), "status") == [("maintaining",), ("maintaining",)]
