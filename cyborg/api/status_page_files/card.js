@@ -3,6 +3,7 @@
 import { get, list, part } from "./api.js";
 import { badge, bar, because, el, facts, link, place, said, svg, table, time, uuid } from "./dom.js";
 import { condition, more } from "./lists.js";
+import { sensors } from "./sensors.js";
 
 const WIDTH = 360;
 const SQUARE = 12;
@@ -119,15 +120,17 @@ async function load(query) {
   const handles = list("attach_handles", own);
   const past = list(`devices/${id}/history`, { sort_key: "started_at", sort_dir: "desc" },
     "history");
-  return [
+  const parts = await Promise.all([
     part("Facts", device, whatItIs),
+    part("Sensors", device, sensors),
     part("Place and links", Promise.all([device, deployables, handles]),
       ([its, parts, { rows, next }]) => [...draw(its, parts, rows), more(next, rows.length)]),
     part("Deployables and their programs", deployables, deployableTable),
     part("Attach handles and their users", handles,
       ({ rows, next }) => [handleTable(rows), more(next)]),
     part("History, newest first", past, ({ rows }) => story(rows)),
-  ];
+  ]);
+  return parts.filter(Boolean);
 }
 
 export const card = { name: "Card", filters: [], load };

@@ -29,7 +29,8 @@ VIEWS = {
     "pools": ["gzip", "4 missing", "No deployable of the pool is free."],
     "stuck": ["old-1", "NVML: no driver", "Xid 79", "The disk did not answer.", "BindFailed"],
 }
-OF_CARD = ["0000:19:00.0", "NUMA node 0", "32.0 GT/s x16", "0000:29:00.0", "PGPU", "research"]
+OF_CARD = ["0000:19:00.0", "NUMA node 0", "32.0 GT/s x16", "0000:29:00.0", "PGPU", "research",
+           "305.5 W"]
 #: Of the card's history; and what the API says of a device that it does not have.
 PAST = ["ECC errors were seen.", "cleaned", "used"]
 UNKNOWN = "device?uuid=00000000-0000-4000-8000-000000000000"

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sensors of a card on its page, from the files of its host to what a person sees."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cyborg import db, rpc
+from cyborg.agent import discovery
+from cyborg.db import models
+from cyborg.drivers import registry
+from cyborg.inventory import report as inventory_report
+from cyborg.tests.browser import NARROW, WIDE, Browser
+from cyborg.tests.contract import passes
+
+pytestmark = [pytest.mark.slow, pytest.mark.makes_up_rows]
+
+GPU = {
+    "card": "mi210",
+    "name": "gpu",
+    "attributes": {
+        "hwmon/hwmon3/temp1_input": "41000",
+        "hwmon/hwmon3/power1_average": "91000000",
+    },
+}
+DRIVER = "amd_gpu_driver"
+
+
+def reported(sensor: str, values: list[str]) -> list[dict[str, Any]]:
+    """The reports of an agent while a sensor shows these values."""
+    loaded = registry.load(passes.configured("", [DRIVER], "warm-1"))
+    looking = discovery.Discovery("warm-1", loaded.drivers, timeout=60, measured=True)
+    made = []
+    for number, value in enumerate(values):
+        pathlib.Path(sensor).write_text(value)
+        found = looking.run()
+        one = rpc.HostReport(
+            host="warm-1",
+            node="warm-1.example",
+            started=1,
+            counter=number + 1,
+            errors=found.errors,
+            devices=found.devices,
+            readings=found.readings,
+        )
+        made.append(one.to_wire())
+    return made
+
+
+@pytest.fixture
+def reports(simulate: Any) -> list[rpc.HostReport]:
+    simulated = simulate({"cards": [GPU]})
+    sensor = f"/sys/bus/pci/devices/{simulated.card('gpu')}/hwmon/hwmon3/temp1_input"
+    said = simulated.call(reported, sensor, ["41000", "52500", "47000"])
+    return [rpc.HostReport.from_wire(each) for each in said]
+
+
+def view() -> str:
+    device, host = models.Device, models.Host
+    query = sa.select(device.uuid).join(host, host.id == device.host_id)
+    with db.reader() as session:
+        return f"device?uuid={session.scalars(query.where(host.name == 'warm-1')).one()}"
+
+
+def part(browser: Browser, heading: str = "Sensors") -> str | None:
+    """The text of the part of the view with that heading."""
+    found = [each.text for each in browser.every("section") if each.text.startswith(heading)]
+    return found[0] if found else None
+
+
+def lines(browser: Browser) -> Mapping[str, list[list[str]]]:
+    """The points of each line, by what is said in the place of the picture."""
+    found: list[list[str]] = browser.run(
+        "return [...document.querySelectorAll('.spark')].map((each) =>"
+        " [each.getAttribute('aria-label'), each.firstChild.getAttribute('points')])"
+    )
+    return {label: [point.split(",") for point in points.split()] for label, points in found}
+
+
+def read_again(browser: Browser) -> None:
+    """Have the page, which is paused, read everything once more."""
+    for _ in range(2):
+        browser.find("#pause").click()
+    browser.shown()
+
+
+def test_a_reading_is_a_line_with_the_value_of_now(
+    browser: Browser, reports: list[rpc.HostReport]
+) -> None:
+    inventory_report.apply_report(reports[0])
+    browser.open(view())
+    browser.find("#pause").click()
+    text = part(browser)
+    assert text is not None
+    for words in ("Temperature\n41 °C", "Power\n91 W", "Memory in use\n10.7 MiB"):
+        assert words in text
+    assert "Temperature: 41 °C" in lines(browser)
+
+    for each, value in zip(reports[1:], ("52.5", "47"), strict=True):
+        assert inventory_report.note_unchanged(each.unchanged())
+        read_again(browser)
+        assert f"{value} °C" in str(part(browser))
+    label = "Temperature: 47 °C, lowest 41 °C, highest 52.5 °C"
+    # At the lowest, at the highest, and between them.
+    assert [height for _, height in lines(browser)[label][-3:]] == ["22.0", "2.0", "11.6"]
+    assert browser.grave_faults() == []
+    for width in (NARROW, WIDE):
+        browser.resize(width)
+        assert not browser.is_wider_than_its_window()
+        assert all(each.size["width"] > 50 for each in browser.every(".spark"))
+    browser.paint("dark")
+    assert browser.grave_faults("color-contrast") == []
+    assert browser.errors() == []
+
+
+def test_a_line_leads_over_no_gap(browser: Browser, reports: list[rpc.HostReport]) -> None:
+    first, second, third = reports
+    inventory_report.apply_report(first)
+    browser.open(view())
+    browser.find("#pause").click()
+
+    with db.writer() as session:
+        db.update(session, models.Host, models.Host.name == "warm-1", down=True)
+    read_again(browser)
+    assert part(browser) is None
+    assert part(browser, "History") is not None
+
+    assert inventory_report.note_unchanged(second.unchanged())
+    read_again(browser)
+    assert "Temperature: 52.5 °C" in lines(browser)
+    assert inventory_report.note_unchanged(
+        dataclasses.replace(third, readings={}).unchanged()
+    )
+    read_again(browser)
+    assert lines(browser) == {}
+
+
+def test_a_card_without_readings_has_no_such_part(browser: Browser) -> None:
+    device, host = models.Device, models.Host
+    query = sa.select(device.uuid).join(host, host.id == device.host_id)
+    with db.reader() as session:
+        uuid = session.scalars(query.where(host.name == "fpga-1")).first()
+    browser.open(f"device?uuid={uuid}")
+    assert part(browser) is None
+    assert part(browser, "History") is not None
