@@ -110,6 +110,12 @@ class Browser:
         """Wait until the view has that text."""
         WebDriverWait(self.driver, PATIENCE, 0.02).until(lambda _driver: text in self.shown())
 
+    def read_again(self) -> None:
+        """Have the page read everything once more; it is paused, before and after."""
+        for _ in range(2 if self.find("#pause").get_attribute("aria-pressed") == "true" else 3):
+            self.find("#pause").click()
+        self.shown()
+
     def press(self, key: str) -> None:
         """Press a key, wherever the focus is."""
         ActionChains(self.driver).send_keys(key).perform()

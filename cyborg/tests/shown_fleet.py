@@ -28,14 +28,8 @@ GPUS = 4
 PROJECTS = ("research", "competitor")
 _HOUR_MS = 3_600_000
 _H100 = "NVIDIA H100 80GB HBM3"
-_READINGS = {
-    "0000:19:00.0": {
-        "temperature_celsius": 52.5,
-        "power_watts": 305.5,
-        "memory_used_bytes": 40 * 2.0**30,
-        "ecc_correctable_errors": 3,
-    }
-}
+#: Those of the first card.
+READINGS = {"0000:19:00.0": {"temperature_celsius": 52.5, "power_watts": 305.5}}
 
 
 def _gpu(host: str, number: int, unhealthy: str | None = None) -> base.Device:
@@ -91,7 +85,7 @@ def make(ctx: Sequence[context.RequestContext]) -> None:
     for host in ("gpu-1", "gpu-2"):
         ill = "Xid 79: the GPU has fallen off the bus." if host == "gpu-2" else None
         cards = [_gpu(host, each, ill if each == 3 else None) for each in range(GPUS)]
-        hosts.apply(*cards, host=host, readings=_READINGS)
+        hosts.apply(*cards, host=host, readings=READINGS)
     hosts.apply(_fpga("fpga-1", 0), _fpga("fpga-1", 1), host="fpga-1")
     hosts.apply(host="old-1")
     for number, caller in enumerate(ctx):

@@ -83,19 +83,11 @@ def lines(browser: Browser) -> Mapping[str, list[list[str]]]:
     return {label: [point.split(",") for point in points.split()] for label, points in found}
 
 
-def read_again(browser: Browser) -> None:
-    """Have the page, which is paused, read everything once more."""
-    for _ in range(2):
-        browser.find("#pause").click()
-    browser.shown()
-
-
 def test_a_reading_is_a_line_with_the_value_of_now(
     browser: Browser, reports: list[rpc.HostReport]
 ) -> None:
     inventory_report.apply_report(reports[0])
     browser.open(view())
-    browser.find("#pause").click()
     text = part(browser)
     assert text is not None
     for words in ("Temperature\n41 °C", "Power\n91 W", "Memory in use\n10.7 MiB"):
@@ -104,7 +96,7 @@ def test_a_reading_is_a_line_with_the_value_of_now(
 
     for each, value in zip(reports[1:], ("52.5", "47"), strict=True):
         assert inventory_report.note_unchanged(each.unchanged())
-        read_again(browser)
+        browser.read_again()
         assert f"{value} °C" in str(part(browser))
     label = "Temperature: 47 °C, lowest 41 °C, highest 52.5 °C"
     # At the lowest, at the highest, and between them.
@@ -123,21 +115,20 @@ def test_a_line_leads_over_no_gap(browser: Browser, reports: list[rpc.HostReport
     first, second, third = reports
     inventory_report.apply_report(first)
     browser.open(view())
-    browser.find("#pause").click()
 
     with db.writer() as session:
         db.update(session, models.Host, models.Host.name == "warm-1", down=True)
-    read_again(browser)
+    browser.read_again()
     assert part(browser) is None
     assert part(browser, "History") is not None
 
     assert inventory_report.note_unchanged(second.unchanged())
-    read_again(browser)
+    browser.read_again()
     assert "Temperature: 52.5 °C" in lines(browser)
     assert inventory_report.note_unchanged(
         dataclasses.replace(third, readings={}).unchanged()
     )
-    read_again(browser)
+    browser.read_again()
     assert lines(browser) == {}
 
 

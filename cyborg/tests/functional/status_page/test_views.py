@@ -238,17 +238,29 @@ def test_the_page_is_read_again_by_itself_while_somebody_looks(browser: Browser)
         assert len(browser.asked()) == 1
 
 
+def get_warm(browser: Browser) -> None:
+    """Let sensors of the first card show one value after the other."""
+    (place,) = shown_fleet.READINGS
+    for degrees in (38, 41, 49, 58, 63, 66, 64, 67, 66, 61, 54):
+        one = {"temperature_celsius": degrees, "power_watts": 10 * degrees - 290}
+        with db.writer() as session:
+            db.update(session, models.Host, readings={place: one})
+        browser.read_again()
+
+
 def test_pictures_of_the_documentation(browser: Browser, tmp_path: pathlib.Path) -> None:
     folder = pathlib.Path(os.environ.get("CYBORG_TEST_PICTURES", tmp_path))
     for name, (view, width, height, scheme) in {
         "status-fleet": ("", 960, 590, "light"),
-        "status-card": (card(), 900, 1080, "light"),
+        "status-card": (card(), 900, 1160, "light"),
         "status-stuck": ("stuck", 960, 740, "light"),
         "status-narrow": (card("fpga-1.example"), NARROW, 900, "dark"),
     }.items():
         browser.paint(scheme)
         browser.resize(width, height)
         browser.open(view)
+        if name == "status-card":
+            get_warm(browser)
         picture = folder / f"{name}.png"
         browser.photograph(picture)
         assert picture.stat().st_size < LARGEST_PICTURE
