@@ -46,7 +46,7 @@ def an_agent(text: str, names: list[str]) -> tuple[registry.Registry, discovery.
     for driver in (*DRIVERS, "nvidia_gpu_driver"):
         metrics.devices_read(driver, {})
     conf = passes.configured(text, names, "host-1")
-    loaded, measured = registry.load(conf), conf.metrics.port is not None
+    loaded, measured = registry.load(conf), metrics.may_be_read(conf)
     looking = discovery.Discovery("host-1", loaded.drivers, timeout=60, measured=measured)
     return loaded, looking
 
@@ -166,12 +166,15 @@ def of_gpus(
     return seen
 
 
-def test_a_gpu_that_stays_with_the_host_is_read_and_no_other(simulate, nvml):
+@pytest.mark.parametrize("looked_at", ["[metrics]\nport = 9100", "[agent]\nreport_readings = true"])
+def test_a_gpu_that_stays_with_the_host_is_read_and_no_other(simulate, nvml, looked_at):
     simulated = simulate({"cards": [DIVIDED, {"card": "t4", "name": "whole"}]})
     divided = simulated.card("divided")
     show = {divided: {"temperature": 61, "milliwatts": 305500, "used": 4096, "corrected": 3}}
 
-    first, second, third = simulated.call(of_gpus, str(nvml), NVML, [show, {}, show])
+    text = NVML.replace("[metrics]\nport = 9100", looked_at)
+
+    first, second, third = simulated.call(of_gpus, str(nvml), text, [show, {}, show])
 
     assert first[0] == {}
     # Once for the card, not for each of its parts; what it does not have is left out.

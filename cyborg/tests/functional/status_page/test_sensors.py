@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import requests
 import sqlalchemy as sa
 
 from cyborg import db, rpc
@@ -18,6 +20,7 @@ from cyborg.drivers import registry
 from cyborg.inventory import report as inventory_report
 from cyborg.tests.browser import NARROW, WIDE, Browser
 from cyborg.tests.contract import passes
+from cyborg.tests.standalone_site import TIMEOUT, Site, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.makes_up_rows]
 
@@ -59,6 +62,43 @@ def reports(simulate: Any) -> list[rpc.HostReport]:
     sensor = f"/sys/bus/pci/devices/{simulated.card('gpu')}/hwmon/hwmon3/temp1_input"
     said = simulated.call(reported, sensor, ["41000", "52500", "47000"])
     return [rpc.HostReport.from_wire(each) for each in said]
+
+
+def served(folder: str, sensor: str, values: list[str]) -> list[float | None]:
+    """What the API of a standalone Cyborg shows after a sensor has shown these values."""
+    options = f"enabled_drivers = {DRIVER}\nreport_interval = 1\ndiscovery_interval = 1\n"
+    site = Site(pathlib.Path(folder), f"[agent]\n{options}")
+    http = requests.Session()
+    http.headers["OpenStack-API-Version"] = "accelerator 2.4"
+
+    def get(path: str) -> Any:
+        return http.get(f"{site.url}/v2/{path}", timeout=TIMEOUT).json()
+
+    def shown() -> list[float | None]:
+        uuids = [each["uuid"] for each in get("devices")["devices"]]
+        found = [get(f"devices/{uuid}")["readings"] or {} for uuid in uuids]
+        return [each.get("temperature_celsius") for each in found]
+
+    def is_shown(degrees: float) -> bool:
+        return shown() == [degrees]
+
+    with site.serve():
+        for value in values:
+            pathlib.Path(sensor).write_text(value)
+            wanted = functools.partial(is_shown, int(value) / 1000)
+            wait_for(f"a reading of {value}", wanted)
+        return shown()
+
+
+def test_a_standalone_cyborg_reads_sensors_by_itself(
+    simulate: Any, tmp_path: pathlib.Path
+) -> None:
+    simulated = simulate({"cards": [GPU]})
+    sensor = f"/sys/bus/pci/devices/{simulated.card('gpu')}/hwmon/hwmon3/temp1_input"
+
+    seen = simulated.call(served, str(tmp_path / "state"), sensor, ["41000", "52500"])
+
+    assert seen == [52.5]
 
 
 def view() -> str:
