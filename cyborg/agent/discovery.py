@@ -287,7 +287,8 @@ def _readings(
         try:
             if card not in cards:
                 cards[card] = driver.readings(device, host)
-            found[place] = cards[card]
+            if cards[card]:
+                found[place] = cards[card]
         except Exception:
             LOG.info("The sensors of %s cannot be read", card, exc_info=True)
     return cards, found

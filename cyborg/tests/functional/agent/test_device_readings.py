@@ -260,11 +260,13 @@ def of_parts(text: str) -> dict[str, dict[str, float]]:
 
 
 def test_a_part_of_a_card_has_the_readings_of_the_card(simulate):
-    simulated = simulate({"cards": [{**GPU, "vfs": 2, "vf_driver": "vfio-pci"}]})
+    simulated = simulate({"cards": [GUESTS, {**GPU, "vfs": 2, "vf_driver": "vfio-pci"}]})
 
     told = simulated.call(of_parts, SERVED)
 
     assert told
+    # A guest has the other card, and nothing is told of it.
+    assert simulated.card("guests") not in told
     assert {each["temperature_celsius"] for each in told.values()} == {52.5}
 
 
