@@ -190,7 +190,7 @@ class Discovery:
         # The same words at every pass, so that an unchanged report stays unchanged.
         errors = dict.fromkeys(self._hanging, self._hangs())
         devices = {}
-        readings: dict[str, Mapping[str, float]] = {}
+        readings: metrics.Readings = {}
         for name, call in background_calls.call_all("discover", calls, self.timeout).items():
             if not call.done(0):
                 LOG.error("Driver %s hangs; it is not called again until it returns", name)
@@ -200,7 +200,7 @@ class Discovery:
                 errors[name] = call.error or ""
             else:
                 devices[name] = call.value.devices
-                readings |= call.value.readings
+                readings = {**readings, **call.value.readings}
                 if call.value.errors:
                     errors[name] = "; ".join(call.value.errors)[:_SENTENCE_MAX]
         self._show_no_readings_without(devices)
