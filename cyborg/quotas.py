@@ -8,7 +8,8 @@ locks the project, counts and compares, so that no two requests are both the las
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -53,15 +54,20 @@ class QuotaExceeded(errors.Forbidden):
         self.payload = notices.QuotaPayload(project_id=project_id, exceeded=exceeded)
 
 
-def announce(refusal: QuotaExceeded) -> None:
-    """Tell of a request that was refused; the transaction that would have made it is gone.
+@contextlib.contextmanager
+def announcing() -> Iterator[None]:
+    """Tell of a request that is refused within; the transaction that would have made it is gone.
 
     Of one project that is done once in :data:`NOTICE_SECONDS`: who is refused asks again.
     """
-    project_id = refusal.payload.project_id
-    lately = sa.select(_PROJECT.id).where(_PROJECT.project_id == project_id, ~_due())
-    if db.read_one(lately) is None:
-        _announce(refusal.payload)
+    try:
+        yield
+    except QuotaExceeded as exc:
+        project_id = exc.payload.project_id
+        lately = sa.select(_PROJECT.id).where(_PROJECT.project_id == project_id, ~_due())
+        if db.read_one(lately) is None:
+            _announce(exc.payload)
+        raise
 
 
 def _due() -> sa.ColumnElement[bool]:

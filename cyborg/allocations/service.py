@@ -138,11 +138,8 @@ def create(
         return
     _refuse_server(conf, wish.uuid)
     most = conf.api.max_unbound_arqs
-    try:
+    with quotas.announcing():
         choose(conf, ctx, wish, lambda choice: _record(ctx, wish, choice, limits, most))
-    except quotas.QuotaExceeded as exc:
-        quotas.announce(exc)
-        raise
 
 
 def preview(

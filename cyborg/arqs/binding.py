@@ -110,8 +110,6 @@ def request_changes(
                 raise
             record(left)
     except refusals.REFUSALS as exc:
-        if isinstance(exc, quotas.QuotaExceeded):
-            quotas.announce(exc)
         reason = bind_requests.reason_of(exc)
         refusals.of_binds(ctx, binds, exc, exc.of_field(reason.whole))
         if reason.private is not None:
@@ -120,6 +118,7 @@ def request_changes(
         raise
 
 
+@quotas.announcing()
 @db.retry
 def _record(
     ctx: RequestContext,
