@@ -221,7 +221,10 @@ def _record(
             if not states.enter(session, states.CLAIMING, wish.uuid, **values):
                 raise db.RestartTransaction
         else:
-            _insert(session, {"uuid": wish.uuid, "state": states.CLAIMING, **values})
+            values |= {"uuid": wish.uuid, "state": states.CLAIMING, "created_at": models.utcnow()}
+            # Another request for the same consumer may be faster.
+            with db.restarting():
+                session.execute(sa.insert(_ROW).values(**values))
         service.insert(session, ctx.project_id, new, limits, wish.uuid, wish.consumer_nqn)
         work.want(session, work.ALLOCATE, [wish.uuid])
     LOG.info("Allocation %s is asked for: %d accelerators", wish.uuid, len(new))
@@ -247,12 +250,6 @@ def _columns(ctx: RequestContext, wish: plans.Wish, choice: Choice) -> dict[str,
 
 def _end_of(lease_seconds: int) -> sa.ColumnElement[int]:
     return db.now_ms() + lease_seconds * 1000
-
-
-def _insert(session: orm.Session, values: dict[str, Any]) -> None:
-    # Another request for the same consumer may be faster.
-    with db.restarting():
-        session.execute(sa.insert(_ROW).values(created_at=models.utcnow(), **values))
 
 
 def _refuse_instance(session: orm.Session, uuid: str) -> None:

@@ -104,7 +104,8 @@ def _short(
         is_told = of_hosts or (part.hosts is None and part.provider is None)
         why = known[key] if is_told or not asked.resources else _UNTOLD
         if why:
-            found.append(f"group {number} asks for {_amounts(asked)}, and {why}")
+            amounts = ", ".join(f"{amount} {name}" for name, amount in asked.resources.items())
+            found.append(f"group {number} asks for {amounts}, and {why}")
     return found, [] if any(reasons) else _hosts_with_room(session, parts)
 
 
@@ -135,10 +136,6 @@ def _drift(conf: cfg.ConfigOpts, hosts: Sequence[str], *, of_hosts: bool) -> str
             _trusted.clear()
         _trusted[name] = now + _TRUSTED_FOR
     return None
-
-
-def _amounts(group: RequestGroup) -> str:
-    return ", ".join(f"{amount} {name}" for name, amount in group.resources.items())
 
 
 def _why(session: orm.Session, group: RequestGroup, part: plans.Part) -> str | None:

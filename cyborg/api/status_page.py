@@ -64,7 +64,13 @@ class StatusPage:
             # The names of the files are relative, so that a proxy may serve us below any path.
             moved = webob.Response(status=302, location=f"{request.application_url}/")
             return moved(environ, start_response)
-        return _answer(self._files[name])(environ, start_response)
+        file = self._files[name]
+        answer = webob.Response(
+            file.content, content_type=file.content_type, charset="utf-8", conditional_response=True
+        )
+        answer.headers.update(_HEADERS.items())
+        answer.etag = file.etag
+        return answer(environ, start_response)
 
 
 def is_wanted(conf: cfg.ConfigOpts) -> bool:
@@ -93,12 +99,3 @@ def _wanted(request: webob.Request) -> str | None:
         offered = request.accept.acceptable_offers(_OFFERS)
         return _INDEX if offered and offered[0][0] == "text/html" else None
     return None
-
-
-def _answer(file: _StaticFile) -> webob.Response:
-    answer = webob.Response(
-        file.content, content_type=file.content_type, charset="utf-8", conditional_response=True
-    )
-    answer.headers.update(_HEADERS.items())
-    answer.etag = file.etag
-    return answer

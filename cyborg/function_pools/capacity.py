@@ -66,7 +66,8 @@ def on_hosts(*columns: Any) -> sa.Select[Any]:
 
 def matches(pool: Any) -> sa.ColumnElement[bool]:
     """The deployable fits the pool by its host and its traits."""
-    names = [sa.func.lower(name).like(pool.hosts_like, escape="!") for name in _names()]
+    names = (_HOST.name, _HOST.node)
+    named = [sa.func.lower(name).like(pool.hosts_like, escape="!") for name in names]
     trait, attribute = models.FunctionPoolTrait, models.Attribute
     has = sa.exists().where(
         attribute.deployable_id == _DEPLOYABLE.id,
@@ -76,11 +77,7 @@ def matches(pool: Any) -> sa.ColumnElement[bool]:
     # By default a subquery is correlated with the next query around it only.
     has = has.correlate_except(attribute)
     lacks = sa.exists().where(trait.pool_id == pool.id, ~has).correlate_except(trait)
-    return sa.and_(sa.or_(pool.hosts_like.is_(None), *names), ~lacks)
-
-
-def _names() -> tuple[Any, Any]:
-    return _HOST.name, _HOST.node
+    return sa.and_(sa.or_(pool.hosts_like.is_(None), *named), ~lacks)
 
 
 def runs(pool: Any) -> sa.ColumnElement[bool]:

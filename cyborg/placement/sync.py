@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent import futures
 from dataclasses import dataclass, field, replace
 
@@ -220,16 +220,15 @@ class _Run:
                     uuid=found.uuid, name=found.uuid, parent_uuid=found.parent_uuid
                 ))
 
-    def _waves(self, groups: Mapping[str, list[tree.Step]]) -> list[list[list[tree.Step]]]:
+    def _waves(self, groups: Mapping[str, list[tree.Step]]) -> Iterable[list[list[tree.Step]]]:
         """The groups of steps, those of children behind those of their parents."""
         depths: dict[str, int] = {}
-        waves: list[list[list[tree.Step]]] = []
+        waves: dict[int, list[list[tree.Step]]] = {}
         # A plan names parents first.
         for uuid, group in groups.items():
             depths[uuid] = depths.get(self.state.providers[uuid].parent_uuid or "", -1) + 1
-            waves += [[]] * (depths[uuid] + 1 - len(waves))
-            waves[depths[uuid]] = [*waves[depths[uuid]], group]
-        return waves
+            waves.setdefault(depths[uuid], []).append(group)
+        return waves.values()
 
     def _take_groups(self, groups: Sequence[list[tree.Step]]) -> None:
         if len(groups) < _MANY:

@@ -169,7 +169,11 @@ class RpcClient:
         signature = signers.sign(side, said)
 
         def check(answer: Mapping[str, Any], answered_by: object) -> None:
-            _check_answer(receiver, side, signing.answer_to(said, signature, answer), answered_by)
+            """Raise HostUnreachable if it is not the receiver that says it."""
+            try:
+                signers.check(side, signing.answer_to(said, signature, answer), answered_by)
+            except signing.MessageRefused as exc:
+                raise faults.HostUnreachable(f"the answer of {receiver} is refused: {exc}") from exc
 
         try:
             with _failures_of(receiver):
@@ -236,14 +240,6 @@ def _name_replies(transport: Any, host: str) -> None:
         return f"reply_{host}:{uuid.uuid4().hex}"
 
     setattr(driver, _NAME_REPLIES, name)
-
-
-def _check_answer(receiver: str, side: str, answer: signing.Said, signature: object) -> None:
-    """Raise HostUnreachable if it is not the receiver that says it."""
-    try:
-        signers.check(side, answer, signature)
-    except signing.MessageRefused as exc:
-        raise faults.HostUnreachable(f"the answer of {receiver} is refused: {exc}") from exc
 
 
 def _context(signature: dict[str, Any] | None) -> dict[str, Any]:

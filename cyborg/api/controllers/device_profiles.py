@@ -193,10 +193,9 @@ def _is_preferred(choice: candidates.Chosen) -> bool | None:
 
 
 def _key(text: str) -> profiles.ProfileName:
-    uuid = arguments.find_uuid(text)
-    return (
-        profiles.ProfileName("name", text) if uuid is None else profiles.ProfileName("uuid", uuid)
-    )
+    if uuid := arguments.find_uuid(text):
+        return profiles.ProfileName("uuid", uuid)
+    return profiles.ProfileName("name", text)
 
 
 def _stored(request: Request, body: dict[str, Any]) -> dict[str, Any]:
