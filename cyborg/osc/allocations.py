@@ -121,9 +121,8 @@ class Create(_Shown):
             "uuid": parsed_args.consumer or str(uuid.uuid4()),
             "type": parsed_args.type,
             "name": parsed_args.name,
+            **command.given(parsed_args, "nqn"),
         }
-        if parsed_args.nqn is not None:
-            who["nqn"] = parsed_args.nqn
         body = {
             "consumer": who,
             **_needs(self.api, parsed_args),

@@ -56,9 +56,7 @@ class Create(command.ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Create it."""
-        body: Row = {"name": parsed_args.name, "groups": parsed_args.groups}
-        if parsed_args.description is not None:
-            body["description"] = parsed_args.description
+        body = command.given(parsed_args, "name", "groups", "description")
         if parsed_args.private or parsed_args.projects:
             self.api.need()
             projects = [self.api.project_id(text) for text in parsed_args.projects or ()]
@@ -103,14 +101,11 @@ class Set(command.ShowOne):
             path = f"/device_profiles/{parsed_args.device_profile}/{parsed_args.state}"
             self.api.call("POST", path)
         body = _present(self, parsed_args.device_profile)
-        for name in ("name", "description", "groups", "visibility"):
-            value = getattr(parsed_args, name)
-            body[name] = body[name] if value is None else value
+        body |= command.given(parsed_args, "name", "description", "groups", "visibility")
         added = [self.api.project_id(text) for text in parsed_args.projects or ()]
         kept = body["projects"] if body["visibility"] == "private" else []
         body["projects"] = [*kept, *added]
         if parsed_args.extra:
-            self.api.need()
             body["extra"] = {**body["extra"], **dict(parsed_args.extra)}
         return _replace(self, parsed_args.device_profile, body)
 
@@ -140,7 +135,6 @@ class Unset(command.ShowOne):
         if parsed_args.description:
             body["description"] = None
         for name in parsed_args.extra or ():
-            self.api.need()
             body["extra"].pop(name, None)
         return _replace(self, parsed_args.device_profile, body)
 

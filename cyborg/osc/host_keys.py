@@ -36,9 +36,7 @@ class Enroll(command.ShowOne):
     def take_action(self, parsed_args: argparse.Namespace) -> command.Shown:
         """Enrol it."""
         self.api.need()
-        body = {"public_key": parsed_args.key}
-        if parsed_args.node is not None:
-            body["node"] = parsed_args.node
+        body = {"public_key": parsed_args.key, **command.given(parsed_args, "node")}
         return command.fields(self.api.call("POST", _path(parsed_args.host), body=body))
 
 

@@ -25,9 +25,8 @@ class Removal(command.Table):
         self, parsed: argparse.Namespace, method: str, path: str, body: Any = None
     ) -> command.Shown:
         """Ask for it, and list what was given up."""
-        query: dict[str, Any] = {"force": True} if parsed.force else {}
-        if method == "DELETE" and parsed.reason is not None:
-            query["reason"] = parsed.reason
+        reason = parsed.reason if method == "DELETE" else None
+        query = {"force": parsed.force or None, "reason": reason}
         given_up: dict[str, Any] = self.api.call(method, path, query=query, body=body)["given_up"]
         rows = [("device", uuid, "") for uuid in given_up["devices"]]
         rows += [("resource provider", uuid, "") for uuid in given_up["resource_providers"]]
