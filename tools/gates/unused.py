@@ -20,7 +20,7 @@ ALLOWED = Path(__file__).with_name("vulture_allow.py")
 PATHS = ["cyborg", "cyborg_dashboard", "tools/gates", "setup.py"]
 EXCLUDED = ["cyborg/tests", "cyborg_dashboard/enabled", "cyborg_dashboard/tests", ALLOWED.name]
 #: What is decorated so is called by pecan, SQLAlchemy and its like.
-DECORATORS = ["@lists", "@shows", "@declare.*", "@*compiles", "@*.expression"]
+DECORATORS = ["@lists", "@*shows", "@declare.*", "@*.checks", "@*compiles", "@*.expression"]
 #: Files that name a definition as ``module:name``.
 NAMING = [Path("setup.cfg"), Path("cyborg/api/api-paste.ini")]
 _ENTRY_POINT = re.compile(r"\bcyborg[\w.]*:(\w+)")
