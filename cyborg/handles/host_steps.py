@@ -265,8 +265,8 @@ def _prepare_again(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> 
 @db.retry
 def _keep_key(item: work.Item, known: _StepFacts, key: str) -> None:
     """Keep the secret that a guest's handle has now: a host that has lost it has made another."""
-    with work.holding(item) as session:
-        arq_states.keep_key(session, key, *_has_it(known))
+    with _holding(item, known) as (session, ours):
+        arq_states.keep_key(session, key, *ours)
 
 
 def _await_programming(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
@@ -325,10 +325,9 @@ def _not_ready(what: str, detail: object = None) -> Reason:
 def _fail(item: work.Item, known: _StepFacts, reason: Reason) -> None:
     """BindFailed; the handle is cleaned before another ARQ may have it."""
     handle = known.handle
-    # Read again: a write that has begun since the step was read may have been for it.
-    query = sa.select(models.Arq).where(*_has_it(known)).with_for_update()
-    with work.holding(item) as session:
-        arq = session.scalar(query)
+    with _holding(item, known) as (session, ours):
+        # Read again: a write that has begun since the step was read may have been for it.
+        arq = session.scalar(sa.select(models.Arq).where(*ours).with_for_update())
         if arq is None:
             return
         end = arq_states.BindEnd(arq, reason, _held(known))
@@ -337,6 +336,15 @@ def _fail(item: work.Item, known: _StepFacts, reason: Reason) -> None:
             handle_states.leave(session, [left])
             work.want(session, work.HOST_STEP, [item.key])
             work.want(session, work.PLACEMENT, [known.host])
+
+
+@contextlib.contextmanager
+def _holding(
+    item: work.Item, known: _StepFacts
+) -> Iterator[tuple[orm.Session, tuple[sa.ColumnElement[bool], ...]]]:
+    """A transaction that has the step locked, and :func:`_has_it`."""
+    with work.holding(item) as session:
+        yield session, _has_it(known)
 
 
 def _has_it(known: _StepFacts) -> tuple[sa.ColumnElement[bool], ...]:
@@ -352,8 +360,8 @@ def _held(known: _StepFacts) -> notices.Handle:
 
 @db.retry
 def _restart_clock(item: work.Item, known: _StepFacts) -> None:
-    with work.holding(item) as session:
-        arq_states.restart_clocks(session, *_has_it(known))
+    with _holding(item, known) as (session, ours):
+        arq_states.restart_clocks(session, *ours)
 
 
 def _clean(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
