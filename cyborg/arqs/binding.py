@@ -102,13 +102,14 @@ def request_changes(
         raise errors.Forbidden("Binding and unbinding an ARQ requires a service token.")
     record = functools.partial(_record, ctx, binds, unbinds, images, limits)
     try:
-        try:
-            record()
-        except bind_requests.HoldsOthers as exc:
-            left = bind_requests.superseded(conf, ctx, exc.instance, binds) if conf else ()
-            if not left:
-                raise
-            record(left)
+        with quotas.announcing():
+            try:
+                record()
+            except bind_requests.HoldsOthers as exc:
+                left = bind_requests.superseded(conf, ctx, exc.instance, binds) if conf else ()
+                if not left:
+                    raise
+                record(left)
     except refusals.REFUSALS as exc:
         reason = bind_requests.reason_of(exc)
         refusals.of_binds(ctx, binds, exc, exc.of_field(reason.whole))
@@ -118,7 +119,6 @@ def request_changes(
         raise
 
 
-@quotas.announcing()
 @db.retry
 def _record(
     ctx: RequestContext,

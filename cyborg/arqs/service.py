@@ -110,13 +110,13 @@ def create(
     :raises QuotaExceeded: the project would have more than ``limits``
     :raises Forbidden: the project would have more than ``most`` ARQs without an accelerator
     """
-    created = _create(ctx, profile_name, limits, most)
+    with quotas.announcing():
+        created = _create(ctx, profile_name, limits, most)
     uuids = ", ".join(arq.uuid for arq in created)
     LOG.info("Created ARQs %s of profile %s", uuids, profile_name)
     return created
 
 
-@quotas.announcing()
 @db.retry
 def _create(
     ctx: RequestContext, profile_name: str, limits: quotas.Limits | None, most: int
