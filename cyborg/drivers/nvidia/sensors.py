@@ -41,7 +41,7 @@ class Sensors:
             metrics.may_be_read(conf) or self._errors_max > 0
         )
         self._kept = kept
-        self._reader = threading.Thread()
+        self._reader: threading.Thread | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._asked: frozenset[str] = frozenset()
         self._shown: Readings = {}
@@ -90,9 +90,10 @@ class Sensors:
         return f"The GPU {address} has had uncorrectable errors of its memory (ECC)"
 
     def _is_reading(self) -> bool:
-        # A child that could not be killed: the kernel has it in a call to the GPU.
-        is_left = self._child is not None and self._child.poll() is None
-        return is_left or self._reader.is_alive()
+        if self._reader is not None and self._reader.is_alive():
+            return True
+        # One that could not be killed: the kernel has it in a call to the GPU.
+        return self._child is not None and self._child.poll() is None
 
     def _call(self, addresses: list[str]) -> None:
         try:

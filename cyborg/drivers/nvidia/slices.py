@@ -55,7 +55,7 @@ class Slices:
         #: When the tool was asked last about each card.
         self._asked: dict[str, float] = {}
         self._wanted: set[str] = set()
-        self._asking = threading.Thread()
+        self._asking: threading.Thread | None = None
         #: Why the tool has shown nothing, or None.
         self.problem: str | None = None
 
@@ -81,7 +81,7 @@ class Slices:
 
     def ask(self) -> None:
         """Have the tool asked about the cards whose instances are not known."""
-        if self._wanted and not self._asking.is_alive():
+        if self._wanted and not (self._asking and self._asking.is_alive()):
             wanted, self._wanted = sorted(self._wanted), set()
             self._asking = threading.Thread(
                 target=self._look, args=(wanted,), name="mig", daemon=True

@@ -52,7 +52,7 @@ class Topology:
         self._links: Mapping[str, _Links] = {}
         #: If the tool is to be asked: the GPUs of the last look with their ids, and the boot.
         self._wanted: tuple[Mapping[str, str], str] | None = None
-        self._asking = threading.Thread()
+        self._asking: threading.Thread | None = None
         self._next = -math.inf
         #: Why the tool has shown nothing, or None.
         self.problem: str | None = None
@@ -76,8 +76,8 @@ class Topology:
 
     def ask(self) -> None:
         """Have the tool asked if the last look has not found all links of each GPU."""
-        is_early = self._asking.is_alive() or time.monotonic() < self._next
-        if self._wanted is None or is_early:
+        is_busy = self._asking is not None and self._asking.is_alive()
+        if self._wanted is None or is_busy or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _PATIENCE
         self._asking = threading.Thread(
