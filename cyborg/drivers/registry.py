@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import stevedore
 from oslo_config import cfg
 
 from cyborg.drivers import base
@@ -69,15 +70,14 @@ def names_of(module: str, name: str) -> frozenset[str]:
 def _load(names: Iterable[str], conf: cfg.ConfigOpts) -> Registry:
     drivers: dict[str, base.Driver] = {}
     errors: dict[str, str] = {}
-    installed = importlib.metadata.entry_points(group=NAMESPACE)
     for name in names:
         try:
-            found = [each.load()(conf) for each in installed.select(name=name)]
+            found = _instances(name, conf)
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - each driver is code of its own
             errors[name] = f"The driver cannot be loaded: {type(exc).__name__}: {exc}"
             continue
         if not found:
-            known = ", ".join(sorted(installed.names))
+            known = ", ".join(_installed())
             errors[name] = f"No driver of this name is installed; installed are {known}"
         elif not isinstance(found[-1], base.Driver):
             errors[name] = f"{type(found[-1]).__name__} is not a driver: it has no method discover"
@@ -102,3 +102,23 @@ def _why_other_api(driver: base.Driver) -> str | None:
             f"Install the driver's release for driver API {base.DRIVER_API}"
         )
     return None
+
+
+def _instances(name: str, conf: cfg.ConfigOpts) -> list[object]:
+    """The drivers that are installed under a name: one, or none.
+
+    Each name is loaded by itself: stevedore loads none of several if one fails an assertion.
+    """
+
+    def failed(_manager: object, _entry_point: object, exc: BaseException) -> None:
+        raise exc
+
+    manager: stevedore.NamedExtensionManager[object] = stevedore.NamedExtensionManager(
+        NAMESPACE,
+        [name],
+        invoke_on_load=True,
+        invoke_args=(conf,),
+        on_load_failure_callback=failed,
+        on_missing_entrypoints_callback=lambda _missing: None,  # the caller reports it
+    )
+    return [extension.obj for extension in manager]

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import stevedore
 from oslo_config import cfg
 
 from cyborg import conf as cyborg_conf
@@ -132,10 +133,12 @@ def judged_without(driver: str, text: str, address: str) -> dict[str, str | None
 def install(site: str) -> None:
     """Let this process find the distributions in a folder."""
     sys.path.insert(0, site)
+    stevedore.ExtensionManager.ENTRY_POINT_CACHE.clear()
 
 
 def uninstall(site: str) -> None:
     sys.path.remove(site)
+    stevedore.ExtensionManager.ENTRY_POINT_CACHE.clear()
 
 
 @contextlib.contextmanager

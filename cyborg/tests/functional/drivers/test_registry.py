@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import pytest
+import stevedore
 
 from cyborg.drivers import fake, registry
 
@@ -59,6 +60,10 @@ def strange_drivers(tmp_path, monkeypatch):
     (metadata / "METADATA").write_text("Name: strange-drivers\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(ENTRY_POINTS)
     monkeypatch.syspath_prepend(str(tmp_path))
+    # stevedore remembers what it has seen in this process.
+    stevedore.ExtensionManager.ENTRY_POINT_CACHE.clear()
+    yield
+    stevedore.ExtensionManager.ENTRY_POINT_CACHE.clear()
 
 
 def load(conf, *names: str) -> registry.Registry:
