@@ -190,7 +190,7 @@ class Discovery:
         # The same words at every pass, so that an unchanged report stays unchanged.
         errors = dict.fromkeys(self._hanging, self._hangs())
         devices = {}
-        readings: metrics.Readings = {}
+        read: dict[str, metrics.Readings] = {}
         for name, call in background_calls.call_all("discover", calls, self.timeout).items():
             if not call.done(0):
                 LOG.error("Driver %s hangs; it is not called again until it returns", name)
@@ -200,7 +200,7 @@ class Discovery:
                 errors[name] = call.error or ""
             else:
                 devices[name] = call.value.devices
-                readings = {**readings, **call.value.readings}
+                read[name] = call.value.readings
                 if call.value.errors:
                     errors[name] = "; ".join(call.value.errors)[:_SENTENCE_MAX]
         self._show_no_readings_without(devices)
@@ -216,7 +216,7 @@ class Discovery:
         accepted = self._ownership.accept(devices, errors, functions or {})
         for name, sentence in host.ties.items():
             errors.setdefault(name, sentence)
-        readings = metrics.known_readings(readings)
+        readings = _some_of(read.get(name, {}) for name in accepted)
         if functions is None:
             return Findings(devices=accepted, errors=errors, readings=readings)
         if functions.faults:
@@ -246,6 +246,12 @@ class Discovery:
 
     def _hangs(self) -> str:
         return f"Discovery does not end within {self.timeout:g} seconds"
+
+
+def _some_of(read: Iterable[metrics.Readings]) -> metrics.Readings:
+    """As many readings as a report may have: of each driver in turn, so that none takes all."""
+    turns = itertools.zip_longest(*(each.items() for each in read))
+    return metrics.known_readings(dict(filter(None, itertools.chain.from_iterable(turns))))
 
 
 def _shortened(faults: Mapping[str, str]) -> str:

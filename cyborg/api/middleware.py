@@ -20,6 +20,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from keystoneauth1 import exceptions as ka_exc
 from keystonemiddleware import auth_token
 from keystonemiddleware import opts as auth_token_opts
+from keystonemiddleware.auth_token import _exceptions as ksm_exc
 from oslo_config import cfg
 from oslo_context import context as oslo_context
 from oslo_messaging import opts as messaging_opts
@@ -32,7 +33,7 @@ from oslo_middleware.healthcheck import opts as health_opts
 from cyborg.api import faults, health, request_metrics, versions
 from cyborg.api import noauth as no_auth
 from cyborg.common import errors, faster, needs
-from cyborg.peers import answers, sessions
+from cyborg.peers import answers
 
 LOG = logging.getLogger(__name__)
 
@@ -203,16 +204,44 @@ def _register_auth_token(conf: cfg.ConfigOpts) -> None:
     conf.set_default("http_connect_timeout", 30, group="keystone_authtoken")
 
 
-class _Tokens(auth_token.AuthProtocol):
-    """Validates the tokens of a request within one deadline, whatever Keystone answers.
+class _Keystone:
+    """Keystone as keystonemiddleware asks it: by no more requests at once than have a place.
 
-    While it does not answer, the other half of the threads serves what needs no validation.
+    So while it does not answer, other threads serve what needs no validation. A place is taken
+    for all of a validation: keystoneauth waits for locks and between attempts too.
     """
 
-    def _create_session(self, **options: Any) -> Any:
-        places = answers.Places(lent_conf().api.threads)
-        session = sessions.new("Keystone", places)
-        return super()._create_session(session=session, **options)
+    def __init__(self, server: Any, threads: int) -> None:
+        self._server = server
+        self._places = answers.Places(threads, of_one_service=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def verify_token(self, *given: Any, **options: Any) -> Any:
+        """The facts that Keystone knows of a token.
+
+        :raises InvalidToken: it does not know the token
+        :raises Unusable: too many requests wait for it
+        """
+        refused: ksm_exc.InvalidToken | None = None
+        found = None
+        with self._places.take("Keystone", None):
+            try:
+                found = self._server.verify_token(*given, **options)
+            except ksm_exc.InvalidToken as exc:
+                # That is an answer as well.
+                refused = exc
+        if refused is not None:
+            raise refused
+        return found
+
+
+class _Tokens(auth_token.AuthProtocol):
+    """Validates the tokens of a request within one deadline, whatever Keystone answers."""
+
+    def _create_identity_server(self) -> Any:
+        return _Keystone(super()._create_identity_server(), lent_conf().api.threads)
 
     def process_request(self, request: Any) -> Any:
         """Validate them before the request is passed on.

@@ -59,9 +59,12 @@ class NoCertificate(errors.Misconfigured):
 
 def check_address(conf: cfg.ConfigOpts, host: str) -> None:
     """Raise UnsafeAddress if nobody is authenticated, and other machines reach ``host``."""
+    is_remote = not noauth.is_loopback(host)
+    if conf.api.auth_strategy == "http_basic" and is_remote and not conf.api.enable_ssl_api:
+        LOG.warning("Passwords come to %s without TLS; see [api] enable_ssl_api", host)
     if conf.api.auth_strategy != "noauth" or conf.api.noauth_allow_remote:
         return
-    if not noauth.is_loopback(host):
+    if is_remote:
         raise UnsafeAddress(
             f"[api] auth_strategy is noauth, so everybody who reaches {host} would be an "
             "administrator. "

@@ -143,3 +143,7 @@ def main(argv: list[str] | None = None) -> int:
     with revision.one_sentence():
         revision.check_newest(schema.head())
         return int(conf.command.run(conf))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

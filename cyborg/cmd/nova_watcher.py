@@ -27,3 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     needs.check(conf, watcher.GROUP)
     process.run([watcher.Watcher(conf)], conf=conf)
     return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

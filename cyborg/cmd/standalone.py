@@ -238,3 +238,7 @@ class _ReadyMessage:
 
     def stop(self) -> None:
         """Do nothing."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

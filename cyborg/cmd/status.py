@@ -258,3 +258,7 @@ def _print_table(
     print(f"Hosts compared with Placement: {hosts['compared']}.")
     if hosts["in_progress"]:
         print(f"Hosts with a change in progress: {hosts['in_progress']}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

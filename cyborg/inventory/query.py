@@ -165,16 +165,16 @@ def list_devices(page: paging.Page = paging.ALL, **wanted: str | bool) -> list[S
         return [ShownDevice(*row) for row in session.execute(select)]
 
 
-def get_device(uuid: str) -> ShownDevice:
-    """The device of that uuid, with what is shown of its host.
+def get_device(uuid: str, *, readings: bool = False) -> ShownDevice:
+    """The device of that uuid, with what is shown of its host; with ``readings`` of its sensors.
 
     :raises NotFound: there is no such device
     """
     with db.reader() as session:
-        query = _DEVICES.add_columns(_READINGS).where(_DEVICE.uuid == uuid)
-        for *row, readings in session.execute(query):
+        query = _DEVICES.add_columns(_READINGS if readings else sa.null())
+        for *row, read in session.execute(query.where(_DEVICE.uuid == uuid)):
             device = ShownDevice(*row)
-            return device._replace(readings=(readings or {}).get(device.address))
+            return device._replace(readings=(read or {}).get(device.address))
     raise errors.NotFound.of("Device", uuid=uuid)
 
 

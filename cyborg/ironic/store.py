@@ -50,6 +50,7 @@ def store(node: Node, found: NodeDevices, *, dry_run: bool) -> Imported:
             session.flush()
             if dry_run:
                 session.rollback()
+                session.info.clear()
             return outcome
     except (db_exc.DBDuplicateEntry, db_exc.DBReferenceError, orm.exc.StaleDataError) as exc:
         # Another import, or an agent's first report, came between.
@@ -142,6 +143,7 @@ def forget(uuids: Collection[str], *, dry_run: bool) -> int:
             gone = bare_metal.forget(session, session.scalars(query.with_for_update()).all())
             if dry_run:
                 session.rollback()
+                session.info.clear()
             return gone
     except (db_exc.DBReferenceError, orm.exc.StaleDataError) as exc:
         raise db.RestartTransaction from exc

@@ -35,7 +35,7 @@ LONGEST = 30.0
 _OF_BYTE = 1 / 65536
 #: Seconds that a request waits for a place since the last answer of a service: as many requests as
 #: there are places, and those that would take the last threads.
-_PATIENCE, _HASTE = 5.0, 1.0
+_PATIENCE, _HASTE = 5.0, 2.0
 #: Values of an answer: an honest one of the largest size has half as many.
 _VALUES_MAX = 3_000_000
 _REDIRECTS = frozenset({301, 302, 303, 305, 307, 308})
@@ -173,10 +173,10 @@ class Places:
     for long: else those who wait would hold all threads in the end.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, *, of_one_service: bool = False) -> None:
         whole = threads - threads // 2 - 1
         #: Of all services, of one, and of one for one project.
-        self._most = tuple(max(1, whole - less) for less in (0, 1, 2))
+        self._most = tuple(max(1, whole - (not of_one_service) * less) for less in (0, 1, 2))
         self._taken: collections.Counter[tuple[str | None, ...]] = collections.Counter()
         #: Since when somebody waits for a service that has not answered since.
         self._waiting: dict[str, float] = {}
@@ -185,11 +185,11 @@ class Places:
 
     @contextlib.contextmanager
     def take(self, service: str, project: str | None) -> Iterator[None]:
-        """A place until the block ends; without a project one of the whole share of the service.
+        """A place until the block ends.
 
         :raises Unusable: there is none
         """
-        keys = ((), (service,), (service, project))[: 3 if project else 2]
+        keys = ((), (service,), (service, project))
         with self._changed:
             if not self._taken[(service,)]:
                 # Nobody waits for its answer: how long others waited before does not count.

@@ -7,6 +7,7 @@ call carries the id of the API request that this thread acts for, so that the ot
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import requests
@@ -20,7 +21,12 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 
 from cyborg import metrics
-from cyborg.peers import answers, sessions
+from cyborg.common import faster
+from cyborg.peers import answers
+
+#: TCP connections to a service that are kept. More than 10, the default of requests, are used at
+#: the same time by a busy conductor: each one above would be closed after its call, with a WARNING.
+_KEPT = 100
 
 
 class Proxy(proxy.Proxy):
@@ -67,7 +73,7 @@ class ServicesConnection(sdk_connection.Connection):
         if group not in self._of_groups:
             auth = ka_loading.load_auth_from_conf_options(self._conf, group)
             session = ka_loading.load_session_from_conf_options(
-                self._conf, group, auth=auth, session=sessions.new(group)
+                self._conf, group, auth=auth, session=_session(group)
             )
             options: dict[str, Any] = {}
             ka_loading.adapter.process_conf_options(self._conf[group], options)
@@ -85,3 +91,34 @@ class ServicesConnection(sdk_connection.Connection):
         super().close()
         for made in self._of_groups.values():
             made.session.session.close()
+
+
+class _Session(requests.Session):
+    """Takes no password from ``~/.netrc``, since what a service may do is said in its options."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__()
+        self.auth = _as_it_is
+        self._group = group
+        faster.read_environment_once(self)
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        """Send one request, in the API as one of those for which there is a place."""
+        caller: Any = oslo_context.get_current()
+        places = getattr(caller, "places", None)
+        place = places.take(self._group, caller.project_id) if places else contextlib.nullcontext()
+        with place:
+            return super().send(request, **options)
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """The credentials of a request: those that keystoneauth has given it."""
+    return request
+
+
+def _session(group: str) -> requests.Session:
+    """A session as keystoneauth makes it, but with a connection to keep for each thread."""
+    session = _Session(group)
+    for scheme in list(session.adapters):
+        session.mount(scheme, ka_session.TCPKeepAliveAdapter(pool_maxsize=_KEPT))
+    return session

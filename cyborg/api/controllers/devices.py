@@ -47,11 +47,10 @@ class Devices(Resource):
     @declare.operation(policies.GET_ONE, member=_MEMBER, answer=types.WholeDevice)
     def get_one(self, request: Request, uuid: str) -> dict[str, Any]:
         """Show a device."""
-        device = query.get_device(uuid)
+        is_new = request.version >= _SINCE
+        device = query.get_device(uuid, readings=is_new and request.caller.sees_hosts)
         (shown,) = self.views(request, [device])
-        if request.version >= _SINCE:
-            shown["readings"] = device.readings if request.caller.sees_hosts else None
-        return shown
+        return shown | ({"readings": device.readings} if is_new else {})
 
     @declare.operation(policies.DELETE, since=_SINCE, member=_MEMBER, **removals.OF_HARDWARE)
     def delete_one(self, request: Request, uuid: str, given: dict[str, Any]) -> dict[str, Any]:

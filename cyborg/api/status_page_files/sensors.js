@@ -14,7 +14,7 @@ const KNOWN = {
 const MOST = 360;
 let kept = { uuid: null, seen: {} };
 
-// What is not read any more has no past either: a line never leads over a gap.
+// What is not read any more has no past either.
 function remember({ uuid, readings }) {
   const before = kept.uuid === uuid ? kept.seen : {};
   const now = Date.now();

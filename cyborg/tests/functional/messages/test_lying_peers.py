@@ -420,10 +420,21 @@ def test_a_service_that_hangs_does_not_stop_the_api(
     assert longest < 5
 
 
-@pytest.fixture
-def guarded(deceived: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a server with few threads that asks the liar for each token."""
+@pytest.fixture(params=["none", "password"])
+def guarded(
+    request: pytest.FixtureRequest, deceived: cfg.ConfigOpts, liar: Liar, monkeypatch: Any
+) -> Iterator[str]:
+    """The URL of a server with few threads that asks the liar for each token.
+
+    With a password it asks for a token of its own first, one thread after the other.
+    """
     monkeypatch.setattr(answers, "LONGEST", 10.0)
+    known = ka_loading.get_auth_plugin_conf_options("password")
+    deceived.register_opts(known, group="keystone_authtoken")
+    own = {"username": "u", "password": "p", "project_name": "p", "user_domain_id": "default"}
+    options = own | {"auth_url": liar.url, "auth_type": request.param}
+    for name, value in options.items():
+        deceived.set_override(name, value, group="keystone_authtoken")
     deceived.set_override("threads", 8, group="api")
     with middleware.building(deceived):
         validated = middleware.authtoken({})(webob.Response())

@@ -6,7 +6,9 @@ from __future__ import annotations
 import base64
 import os
 import pathlib
+import threading
 from collections.abc import Iterator
+from concurrent import futures
 from wsgiref.types import WSGIApplication
 
 import bcrypt
@@ -19,6 +21,7 @@ from oslo_config import cfg
 from cyborg.api import app, server
 from cyborg.common import errors
 from cyborg.tests import messages
+from cyborg.tests.service import PATIENCE
 
 PROFILE = {"name": "p", "groups": [{"resources:FPGA": "1"}]}
 NEWEST = {"OpenStack-API-Version": "accelerator 2.4"}
@@ -32,7 +35,8 @@ def line(name: str, password: str) -> str:
 @pytest.fixture
 def file(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> pathlib.Path:
     made = tmp_path / "htpasswd"
-    made.write_text(line("ann", "ä secret") + line("bob", "other"))
+    garbage = "dan:$2b$garbage\n"
+    made.write_text(line("ann", "ä secret") + line("bob", "other") + line("#eve", "old") + garbage)
     conf.set_override("auth_strategy", "http_basic", group="api")
     conf.set_override("http_basic_auth_user_file", str(made), group="api")
     conf.set_override("noauth_allow_remote", False, group="api")
@@ -74,7 +78,12 @@ def test_who_knows_a_password_is_an_administrator(api: WSGIApplication) -> None:
 
 
 @pytest.mark.parametrize(
-    "who", [None, ("ann", "other"), ("ann", ""), ("nobody", "other"), ("an", "ä secret"), ("", "")]
+    "who",
+    [
+        *(None, ("ann", "other"), ("ann", ""), ("nobody", "other"), ("an", "ä secret"), ("", "")),
+        # More than bcrypt takes; an old line; a digest that is none.
+        *(("ann", "x" * 73), ("#eve", "old"), ("dan", "any")),
+    ],
 )
 def test_nobody_else_is(api: WSGIApplication, who: tuple[str, str] | None) -> None:
     forged = {"X-Roles": "admin", "X-User-Id": "ann", "X-Service-Roles": "service"}
@@ -91,8 +100,9 @@ def test_what_cannot_be_read_is_refused(api: WSGIApplication, said: str) -> None
 
 def test_a_change_of_the_file_has_effect_at_once(api: WSGIApplication, file: pathlib.Path) -> None:
     assert post(api).status_int == 201
+    before = file.stat()
     file.write_text(line("ann", "new"))
-    os.utime(file, ns=(0, 0))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert post(api).status_int == 401
     assert post(api, ("ann", "new")).status_int == 409
     file.unlink()
@@ -131,12 +141,34 @@ def test_clients_of_openstack_come_in(api: WSGIApplication, conf: cfg.ConfigOpts
         serving.stop()
 
 
-@pytest.mark.parametrize("content", [None, "ann:plain\n"])
+def test_who_is_known_is_served_while_others_guess(
+    api: WSGIApplication, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert post(api).status_int == 201
+    guessed, go_on = threading.Semaphore(0), threading.Event()
+
+    def slow(*_given: bytes) -> bool:
+        guessed.release()
+        return not go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(bcrypt, "checkpw", slow)
+    at_once = conf.api.threads // 2
+    with futures.ThreadPoolExecutor(at_once) as pool:
+        answers = [pool.submit(post, api, ("bob", str(each))) for each in range(at_once)]
+        for _ in answers:
+            guessed.acquire()
+        assert post(api).status_int == 409
+        assert post(api, ("bob", "one more")).status_int == 503
+        go_on.set()
+    assert {each.result().status_int for each in answers} == {401}
+
+
+@pytest.mark.parametrize("content", [None, b"ann:plain\n", b"\xff:\xff\n"])
 def test_a_file_that_nobody_can_use_is_said_at_the_start(
-    conf: cfg.ConfigOpts, file: pathlib.Path, content: str | None
+    conf: cfg.ConfigOpts, file: pathlib.Path, content: bytes | None
 ) -> None:
     file.unlink()
     if content:
-        file.write_text(content)
+        file.write_bytes(content)
     with pytest.raises(errors.Misconfigured, match=r"http_basic_auth_user_file: .*htpasswd -B"):
         app.load(conf)
