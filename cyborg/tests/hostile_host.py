@@ -16,10 +16,10 @@ from cyborg import host_keys, metrics
 from cyborg.agent import host_signer
 from cyborg.conductor import deployment_signer
 from cyborg.rpc import signing
-from cyborg.tests import signed
+from cyborg.tests import servers, signed
 from cyborg.tests.signed import HOST
 
-EVIL = "evil.example"
+EVIL = f"evil-{servers.MINE}.example"
 #: One more host, whose agent is slow to answer.
 SLOW = "slow.example"
 MINUTE = 60_000

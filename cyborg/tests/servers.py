@@ -20,6 +20,9 @@ import sqlalchemy as sa
 
 REPOSITORY = pathlib.Path(__file__).parents[2]
 
+#: Part of what a test names in a server that all processes of a run share.
+MINE = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+
 #: What the shipped script asks of rabbitmqctl, for the same server in a tenth of the time.
 _QUICK = pathlib.Path(__file__).with_name("data") / "tools" / "rabbitmqctl"
 

@@ -63,14 +63,17 @@ function rabbitmqctl {
     in_rabbitmq as_user rabbitmq /usr/lib/rabbitmq/bin/rabbitmqctl --quiet "$@"
 }
 
-# Evaluate Erlang in the server, in a fraction of the time of rabbitmqctl, which starts a machine.
+# Evaluate Erlang in the server: rabbitmqctl would start a virtual machine for it.
 function evaluate {
     running rabbitmq || die "rabbitmq does not run"
     in_rabbitmq call_erlang "$1"
 }
 
 function call_erlang {
-    erl_call -sname "$RABBITMQ_NODENAME" -c "$(cat "$HOME/.erlang.cookie")" -e <<<"$1"
+    local cookie
+    cookie=$(cat "$HOME/.erlang.cookie")
+    # Two of one name would put each other out.
+    erl_call -h "tests$BASHPID" -sname "$RABBITMQ_NODENAME" -c "$cookie" -e <<<"$1"
 }
 
 # The listener opens last; a broker that is up answers the protocol header with a frame.

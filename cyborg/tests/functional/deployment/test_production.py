@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.parametrize("database_kind", ["mysql"], indirect=True),
 ]
 
-HOST = "compute-1"
+HOST = f"compute-{servers.MINE}"
 CONDUCTORS = ("conductor-1", "conductor-2")
 RP = provider_uuid(f"{HOST}_FakeDevice")
 GROUPS = [{"resources:FPGA": "1"}]

@@ -23,7 +23,7 @@ from cyborg.tests.service import until
 
 pytestmark = pytest.mark.services
 
-HOST = "evil.example"
+HOST, OLD = f"one-{servers.MINE}.example", f"old-{servers.MINE}.example"
 OTHER = "compute-1"
 EXCHANGE = "amq.topic"
 #: Where conductors and another host get replies, as oslo.messaging and Cyborg name them.
@@ -246,12 +246,12 @@ def test_a_library_whose_queue_of_replies_cannot_be_named_is_refused() -> None:
 
 def test_the_exchange_of_the_release_before_is_a_known_hole(vhost: str) -> None:
     """Who must be permitted to declare it may delete it."""
-    with servers.user_of_agent(vhost, "old.example", "cyborg") as old:
+    with servers.user_of_agent(vhost, OLD, "cyborg") as old:
         with connect(old) as connection:
             channel = connection.channel()
-            channel.queue_declare("cyborg-agent.old.example", auto_delete=False)
+            channel.queue_declare(f"cyborg-agent.{OLD}", auto_delete=False)
             channel.exchange_declare("cyborg", "topic", auto_delete=False)
-            channel.queue_bind("cyborg-agent.old.example", "cyborg", "cyborg-agent.old.example")
+            channel.queue_bind(f"cyborg-agent.{OLD}", "cyborg", f"cyborg-agent.{OLD}")
             channel.exchange_delete("cyborg")
         with contextlib.closing(connect(vhost)) as connection:
             channel = connection.channel()
