@@ -313,7 +313,8 @@ def test_prometheus_reads_what_the_dashboard_shows(tmp_path: pathlib.Path) -> No
             if title in EMPTY:
                 server.values(query)
             else:
-                wait_for(query, functools.partial(server.values, query))
+                # A rate needs requests between two looks.
+                wait_for(query, lambda query=query: site.arqs() and server.values(query))
         # They are the first ones of the process.
         for outcome in ("bound", "failed"):
             query = f'increase(cyborg_bind_duration_seconds_count{{outcome="{outcome}"}}[1h]) > 0'
