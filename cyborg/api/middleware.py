@@ -204,7 +204,7 @@ def _register_auth_token(conf: cfg.ConfigOpts) -> None:
     conf.set_default("http_connect_timeout", 30, group="keystone_authtoken")
 
 
-class _Keystone:
+class _TokenServer:
     """Keystone as keystonemiddleware asks it: by no more requests at once than have a place.
 
     So while it does not answer, other threads serve what needs no validation. A place is taken
@@ -241,7 +241,7 @@ class _Tokens(auth_token.AuthProtocol):
     """Validates the tokens of a request within one deadline, whatever Keystone answers."""
 
     def _create_identity_server(self) -> Any:
-        return _Keystone(super()._create_identity_server(), lent_conf().api.threads)
+        return _TokenServer(super()._create_identity_server(), lent_conf().api.threads)
 
     def process_request(self, request: Any) -> Any:
         """Validate them before the request is passed on.
