@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 _CHALLENGE = ("WWW-Authenticate", 'Basic realm="Cyborg", charset="UTF-8"')
 #: Names and passwords that need no look at the file again: such a look takes 50 ms and more.
 _KEPT = 256
-#: What is no login: of the library, and of bcrypt, which takes no more than 72 bytes.
+#: Errors of a failed login: of the library, and of bcrypt, which takes at most 72 bytes.
 _FAULTS = (webob.exc.HTTPError, ValueError)
 
 # It tells each name that is not known, however long.
@@ -82,7 +82,7 @@ class HttpBasic:
 
 
 def _version(file: os.stat_result) -> tuple[int, ...]:
-    """What differs after a change of a file, also if its time is set back."""
+    """The version of a file: it differs after each change, also if the time is set back."""
     return file.st_mtime_ns, file.st_ctime_ns, file.st_ino, file.st_size
 
 

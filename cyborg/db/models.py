@@ -103,8 +103,8 @@ class Host(Base):
     not_offered: orm.Mapped[int | None] = orm.mapped_column(default=None)
     #: Why, in a bounded number of lines.
     not_offered_reasons: orm.Mapped[list[str] | None] = orm.mapped_column(JsonText, default=None)
-    #: What sensors of its devices read at the last report, by place and name; null if nothing. It
-    #: may be long, so only who names it reads it.
+    #: Readings of its devices' sensors at the last report, by place and name; null if none. The
+    #: column may be long, so a query reads it only by name.
     readings: orm.Mapped[Mapping[str, Mapping[str, float]] | None] = orm.mapped_column(
         JsonText, default=None, deferred=True
     )

@@ -22,7 +22,7 @@ KEYS = ("link_group", "pcie_switch", "numa_node")
 WIDTH = 2 + len(KEYS)
 
 
-#: What a deployable may share with others, the nearest first; None for what is not known of it.
+#: Properties that a deployable may share with others, the nearest first; None if unknown.
 Location = tuple[tuple[str, Any] | None, ...]
 
 

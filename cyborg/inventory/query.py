@@ -70,7 +70,7 @@ class ShownDevice(NamedTuple):
     node: str
     managed_by: str
     cpid_info: str
-    #: What its sensors read at the last report; None in a list.
+    #: Readings of its sensors at the last report; None in a list.
     readings: Mapping[str, float] | None = None
 
     @property
@@ -91,7 +91,7 @@ _DEVICES = (
     .outerjoin(models.Host.__table__, _HOST.id == _DEVICE.host_id)
     .outerjoin(models.ControlPath.__table__, _PATH.device_id == _DEVICE.id)
 )
-#: Those of its host, unless they are those of the past.
+#: Readings of the host of a device, unless they are of the past.
 _READINGS = sa.case((sa.and_(~_HOST.down, ~_DEVICE.missing), _HOST.readings))
 
 

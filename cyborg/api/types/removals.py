@@ -48,7 +48,7 @@ def answer(given_up: giving_up.GivenUp) -> dict[str, Any]:
 
 
 QUERY: fields.Query = {"force": Field(bool, "Give up what is refused otherwise.")}
-#: What is declared of the removal of hardware, which has no body.
+#: The declaration of the removal of hardware, which has no body.
 OF_HARDWARE: Mapping[str, Any] = {
     "query": {**QUERY, "reason": Field(hosts.REASON, "Why, in the administrator's words.")},
     "success": 202,

@@ -87,7 +87,7 @@ class Tags:
     exclude: bool
 
 
-#: Those of what the list has no object for.
+#: Tags of a device that no object of the list selects.
 NO_TAGS = Tags(resource_class=None, traits=(), type=None, exclude=False)
 
 

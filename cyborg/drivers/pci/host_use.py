@@ -87,7 +87,7 @@ def read(ports: Mapping[str, str] = MappingProxyType({})) -> Uses:
     """
     finder = _UseFinder(ports)
     finder.look_at_networks()
-    # What is looked at next is doubtful for reasons of its own.
+    # Doubts about disks are other ones.
     of_networks, finder.doubt = finder.doubt, None
     finder.look_at_disks()
     return replace(finder.found(), network_doubt=of_networks)

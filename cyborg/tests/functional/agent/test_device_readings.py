@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What devices' sensors show is among the agent's metrics, and goes with its reports."""
+"""Readings of sensors are among the agent's metrics, and go with its reports."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_gpu_with_ecc_errors_is_unhealthy_until_it_counts_anew(simulate, nvml)
 
 
 def of_parts(text: str) -> dict[str, dict[str, float]]:
-    """What a pass tells of each device."""
+    """The readings of each device that a pass finds."""
     _loaded, looking = an_agent(text, ["amd_gpu_driver"])
     return {place: dict(found) for place, found in looking.run().readings.items()}
 

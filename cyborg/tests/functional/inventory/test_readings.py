@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the sensors of a host's devices have read comes with its reports, and the API shows it."""
+"""Readings of sensors come with the reports of a host, and the API shows them."""
 
 from __future__ import annotations
 
