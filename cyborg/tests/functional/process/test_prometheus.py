@@ -314,7 +314,7 @@ def test_prometheus_reads_what_the_dashboard_shows(tmp_path: pathlib.Path) -> No
                 server.values(query)
             else:
                 # A rate needs requests between two looks.
-                wait_for(query, lambda query=query: site.arqs() and server.values(query))
+                wait_for(query, functools.partial(asked_meanwhile, site, server, query))
         # They are the first ones of the process.
         for outcome in ("bound", "failed"):
             query = f'increase(cyborg_bind_duration_seconds_count{{outcome="{outcome}"}}[1h]) > 0'
@@ -322,6 +322,12 @@ def test_prometheus_reads_what_the_dashboard_shows(tmp_path: pathlib.Path) -> No
         (group,) = server.ask("rules")["groups"]
         assert {rule["health"] for rule in group["rules"]} == {"ok"}
         assert [rule["name"] for rule in group["rules"]] == [rule["alert"] for rule in rules()]
+
+
+def asked_meanwhile(site: Site, server: Server, query: str) -> list[float]:
+    """The values of a query, after one more request."""
+    site.arqs()
+    return server.values(query)
 
 
 def bind_one(site: Site, state: str) -> None:
