@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.common import errors
+from cyborg.common import errors, faster
 
 #: Execution option that marks a writer's connection.
 WRITER = "cyborg_writer"
@@ -44,6 +44,8 @@ def prepare(engine: sa.Engine) -> None:
             f"{exc}."
         ) from exc
     raw.close()
+    if isinstance(engine.pool, sa.NullPool):
+        faster.keep_connections(engine, sa.QueuePool)
 
 
 def make_private(path: str) -> None:
