@@ -39,7 +39,8 @@ T = TypeVar("T")
 
 #: Seconds for which a condition is waited for, on a busy machine too.
 PATIENCE = 180
-_POLL = 0.02
+#: Seconds between two looks: the first, and the longest.
+_POLL, _POLL_MAX = 0.02, 0.06
 
 #: The deployable of the fake driver's one device, and its provider.
 NAME = "host-1_FakeDevice"
@@ -62,9 +63,11 @@ SERVER_NAME = "a-server"
 def until(condition: Callable[[], T | None]) -> T:
     """Wait for ``condition`` to return something true, and return that."""
     deadline = time.monotonic() + PATIENCE
+    pause = _POLL
     while not (value := condition()):
         assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(_POLL)
+        time.sleep(pause)
+        pause = min(pause * 1.1, _POLL_MAX)
     return value
 
 
