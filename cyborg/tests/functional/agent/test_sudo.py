@@ -148,9 +148,11 @@ def test_every_helper_is_started_as_the_page_says(sudoer: Machine) -> None:
     # One that hangs is ended.
     assert second == "TimeoutError"
 
-    # In the unit as it is, sudo cannot become root.
-    with pytest.raises(AssertionError, match="prevents sudo from running as root"):
+    # In the unit as it is, sudo cannot become root; a thread tells what it says, or is too late.
+    with pytest.raises(AssertionError, match="FailedToDropPrivileges"):
         sudoer.run(as_the_unit(UNIT, command))
+    with pytest.raises(AssertionError, match="prevents sudo from running as root"):
+        sudoer.run(as_the_unit(UNIT, "sudo --non-interactive true"))
 
 
 def test_without_sudo_a_capability_of_the_unit_is_enough(sudoer: Machine) -> None:
