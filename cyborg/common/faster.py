@@ -43,20 +43,6 @@ def ping_nothing(pool: Any, reset_none: Any) -> None:
     pool._pool.use_lifo = True  # noqa: SLF001
 
 
-def keep_connections(engine: Any, queue_pool: Any) -> None:
-    """Let an engine of oslo.db for a file of SQLite keep its connections: 80 %.
-
-    It would open the file for each transaction, and has no option for that.
-    """
-    opened = engine.pool
-    engine.pool = queue_pool(
-        opened._creator,  # noqa: SLF001
-        max_overflow=-1,
-        dialect=engine.dialect,
-        _dispatch=opened.dispatch,
-    )
-
-
 def pass_by(filtered: Any, app: Any, is_needed: Callable[[dict[str, Any]], bool]) -> Any:
     """A filter of oslo.middleware that requests pass by unless it may do something for them.
 

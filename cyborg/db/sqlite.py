@@ -11,15 +11,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from cyborg.common import errors, faster
+from cyborg.common import errors
 
 #: Execution option that marks a writer's connection.
 WRITER = "cyborg_writer"
 
 BUSY_TIMEOUT_MS = 30_000
-
-#: What oslo.db keeps of a connection while a transaction is open.
-_BEGUN = "in_transaction"
 
 
 def prepare(engine: sa.Engine) -> None:
@@ -47,9 +44,6 @@ def prepare(engine: sa.Engine) -> None:
             f"{exc}."
         ) from exc
     raw.close()
-    if isinstance(engine.pool, sa.NullPool):
-        faster.keep_connections(engine, sa.QueuePool)
-        sa.event.listen(engine, "checkin", _end_transaction)
 
 
 def make_private(path: str) -> None:
@@ -72,16 +66,9 @@ def _on_connect(dbapi_connection: Any, _record: Any) -> None:
     cursor.close()
 
 
-def _end_transaction(dbapi_connection: Any, record: Any) -> None:
-    """Give back no connection in a transaction, whatever has ended its use."""
-    record.info.pop(_BEGUN, None)
-    if dbapi_connection is not None and dbapi_connection.in_transaction:
-        dbapi_connection.rollback()
-
-
 def _on_begin(connection: sa.Connection) -> None:
-    if _BEGUN in connection.info:
+    if "in_transaction" in connection.info:
         return
     immediate = connection.get_execution_options().get(WRITER, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
-    connection.info[_BEGUN] = True
+    connection.info["in_transaction"] = True

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, work
+from cyborg import db
 from cyborg.db import revision, schema
 
 
@@ -47,23 +47,3 @@ def test_a_writer_on_sqlite_locks_before_it_reads(
     with db.reader() as session:
         session.execute(sa.text("SELECT 2"))
     assert begun == ["BEGIN IMMEDIATE", "SELECT 1", "BEGIN", "SELECT 2"]
-
-
-class Ended(Exception):
-    """The use of a connection ends here."""
-
-
-def test_a_connection_to_sqlite_that_is_used_again_has_no_transaction(database: sa.Engine) -> None:
-    def end(_connection: sa.Connection) -> None:
-        raise Ended
-
-    for event in ("commit", "rollback"):
-        sa.event.listen(database, event, end)
-    with pytest.raises(Ended), db.writer() as session:
-        work.want(session, work.BIND, ["host-1"])
-    for event in ("commit", "rollback"):
-        sa.event.remove(database, event, end)
-    for keys in ([], ["host-2"]):
-        with db.writer() as session:
-            assert list(session.scalars(sa.text("SELECT key FROM work"))) == keys
-            work.want(session, work.BIND, ["host-2"])
