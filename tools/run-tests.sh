@@ -4,7 +4,7 @@
 # Run the tests and every other check on a machine with git, python3 >= 3.11 with venv, and a
 # package index. Arguments are tox's, but for a first --quick:
 #
-#   tools/run-tests.sh                                    everything, three environments at a time
+#   tools/run-tests.sh                                    everything, two environments at a time
 #   tools/run-tests.sh --quick                            style, types, and the quick tests
 #   tools/run-tests.sh -e lint,mypy                       two of the environments of tox.ini
 #   tools/run-tests.sh -e py3 -- cyborg/tests/unit -k arq arguments after -- are pytest's
@@ -92,7 +92,7 @@ function stop_services {
 function main {
     cd "$REPOSITORY"
     case ${1:-} in
-        '') set -- run-parallel --parallel 3 ;;
+        '') set -- run-parallel --parallel 2 ;;
         --quick)
             set -- run-parallel --parallel 2 -e lint,mypy,py3 -- -m "$QUICK" "${@:2}"
             ;;

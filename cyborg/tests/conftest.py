@@ -29,8 +29,8 @@ from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.prepared_databases import Templates
 
-# No test outlives a power failure, so neither this process nor those that it starts wait for the
-# disk: oslo.config reads it there.
+# No test outlives a power failure, so nobody waits for the disk. oslo.config reads these variables
+# in this process and in those that it starts.
 for _group in ("DATABASE", "PLACEMENT_DATABASE"):
     os.environ.setdefault(f"OS_{_group}__SQLITE_SYNCHRONOUS", "false")
 
@@ -47,7 +47,7 @@ def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager
 
 
 def pytest_collection_finish() -> None:
-    """Look seldom for garbage among all that the tests have loaded: a tenth of their time."""
+    """Look seldom for garbage among all that is loaded. That saves a tenth of the time."""
     process.collect_less_garbage()
 
 

@@ -148,7 +148,8 @@ def test_every_helper_is_started_as_the_page_says(sudoer: Machine) -> None:
     # One that hangs is ended.
     assert second == "TimeoutError"
 
-    # In the unit as it is, sudo cannot become root; a thread tells what it says, or is too late.
+    # In the unit as it is, sudo cannot become root. A thread logs its words, sometimes too late, so
+    # sudo is asked itself as well.
     with pytest.raises(AssertionError, match="FailedToDropPrivileges"):
         sudoer.run(as_the_unit(UNIT, command))
     with pytest.raises(AssertionError, match="prevents sudo from running as root"):

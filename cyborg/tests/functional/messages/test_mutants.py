@@ -136,7 +136,7 @@ def memory(what: str) -> int:
 class Log(logging.Handler):
     """Lines of all loggers, which are those of the services and of the libraries below.
 
-    But for those of a connection that another test has left, whose broker is gone.
+    A connection that another test has left, whose broker is gone, is no part of them.
     """
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class Log(logging.Handler):
         self.lines: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "Connection refused" not in record.getMessage():
+        if not str(record.msg).startswith("Connection failed: %s (retrying"):
             self.lines.append(record)
 
     def check(self, what: str) -> None:
