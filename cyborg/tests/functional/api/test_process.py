@@ -25,7 +25,7 @@ from cyborg.tests import crowd, forked
 from cyborg.tests.one_service import PATIENCE, get
 from cyborg.tests.ports import free_port
 
-pytestmark = pytest.mark.usefixtures("database")
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.slow]
 
 PROC_TCP = pathlib.Path("/proc/net/tcp")
 PROFILE = json.dumps([{"name": "p", "groups": [{}]}])

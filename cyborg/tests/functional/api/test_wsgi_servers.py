@@ -29,7 +29,7 @@ from cyborg.tests.ports import free_port
 from cyborg.tests.servers import REPOSITORY
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
 
-pytestmark = pytest.mark.usefixtures("database")
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.slow]
 
 UNIT = REPOSITORY / "etc" / "systemd" / "cyborg-api.service"
 SOCKET = UNIT.with_suffix(".socket")

@@ -41,6 +41,8 @@ from cyborg.tests import callers, hosts
 from cyborg.tests.killed_agents import Agents
 from cyborg.tests.placement_server import PlacementServer
 
+pytestmark = pytest.mark.slow
+
 LOG = logging.getLogger(__name__)
 
 CALLS = int(os.environ.get("CYBORG_TEST_CONSUMER_CALLS", "80"))

@@ -21,6 +21,8 @@ from cyborg.tests.consumers import FPGA, ask, call, claimed, look, wish
 from cyborg.tests.named_devices import device
 from cyborg.tests.service import Site
 
+pytestmark = pytest.mark.slow
+
 A, B = provider_uuid("host-1_a"), provider_uuid("host-1_b")
 CONSUMER = "c0000000-0000-4000-8000-000000000001"
 #: Two accelerators of the larger card, and one of the other.

@@ -29,7 +29,7 @@ from cyborg.tests import boots, callers, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.shared_card import GROUP, SharedCard, show
 
-pytestmark = pytest.mark.every_database
+pytestmark = [pytest.mark.every_database, pytest.mark.slow]
 
 #: Seconds in which whoever does not wait is done, and in which all are.
 SOON, PATIENCE = 2.0, 60.0

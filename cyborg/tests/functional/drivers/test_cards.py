@@ -12,6 +12,8 @@ from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
 from cyborg.tests.found_cards import erase, found, handle, names
 
+pytestmark = pytest.mark.slow
+
 
 class TestQat(contract.SimulatedDriverContract):
     entry_point = "intel_qat_driver"

@@ -14,6 +14,8 @@ from cyborg.tests.contract import passes
 from cyborg.tests.contract import simulated as contract
 from cyborg.tests.found_cards import handle, names, twice
 
+pytestmark = pytest.mark.slow
+
 A100, MIG, WHOLE, H100, H200, T4, PASSED = (
     f"0000:{bus}:00.0" for bus in ("19", "21", "29", "31", "39", "41", "49")
 )

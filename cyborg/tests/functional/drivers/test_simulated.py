@@ -13,6 +13,8 @@ from cyborg.tests import service
 from cyborg.tests.simulated import cards
 from cyborg.tests.simulated.listed import functions, listen
 
+pytestmark = pytest.mark.slow
+
 HOSTS = sorted(path.stem for path in (cards.DATA / "hosts").glob("*.yaml"))
 
 

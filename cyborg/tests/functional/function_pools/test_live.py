@@ -15,6 +15,8 @@ from cyborg.tests import hosts
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.service import NAME, Site, until
 
+pytestmark = pytest.mark.slow
+
 AES, ZIP = "aes-128", "zip-9"
 AES_TRAIT = "CUSTOM_FPGA_FUNCTION_ID_FAKE_AES128"
 CARDS = [NAME, *(f"{NAME}_{number}" for number in range(1, 6))]

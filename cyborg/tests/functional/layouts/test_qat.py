@@ -14,6 +14,8 @@ from cyborg.tests.openstack_command import OpenStack
 from cyborg.tests.privileged_acts import unbind
 from cyborg.tests.service import until
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = "[intel_qat_driver]\nlayouts = asym-sym, dc, sym;dc;asym\n"
 CARD = {"card": "qat-4xxx", "name": "qat", "vfs": 4}
 ARQ = {"resources:CUSTOM_QAT": "1"}

@@ -23,6 +23,8 @@ from cyborg.tests.placement_server import PlacementServer
 from cyborg.tests.service import Site
 from cyborg.tests.status_command import Status
 
+pytestmark = pytest.mark.slow
+
 A, B = provider_uuid("host-1_a"), provider_uuid("host-1_b")
 CARDS = (("a", 0), ("b", 4))
 TRAITS = ("CUSTOM_FAKE_DEVICE", "CUSTOM_FAST")

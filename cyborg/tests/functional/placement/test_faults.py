@@ -18,7 +18,7 @@ from cyborg.placement import client, desired, local, sync
 from cyborg.tests import hosts
 from cyborg.tests.placement_server import PlacementServer
 
-pytestmark = pytest.mark.usefixtures("database")
+pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.slow]
 
 NAME = "host-1_a"
 A = provider_uuid(NAME)

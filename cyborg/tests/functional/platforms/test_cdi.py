@@ -23,6 +23,8 @@ from cyborg.tests import cdi_schema
 from cyborg.tests.contract import cdi_rounds, passes
 from cyborg.tests.service import Site, until
 
+pytestmark = pytest.mark.slow
+
 KIND = "cyborg.openstack.org/accelerator"
 
 

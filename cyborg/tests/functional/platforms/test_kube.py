@@ -31,6 +31,8 @@ from cyborg.tests.kube_node import NODE, VERSION, Node, ask_as
 from cyborg.tests.logs import ours_of
 from cyborg.tests.service import RP, until
 
+pytestmark = pytest.mark.slow
+
 KIND = "cyborg.openstack.org/accelerator"
 
 

@@ -13,6 +13,8 @@ import pytest
 from cyborg.tests import cdi_schema
 from cyborg.tests.kube_node import NODE, VERSION, Node, ask_as
 
+pytestmark = pytest.mark.slow
+
 DRIVER = "cyborg.openstack.org"
 
 

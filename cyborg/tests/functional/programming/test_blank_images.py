@@ -15,6 +15,8 @@ from cyborg.tests.fpga import HANDLES, Card
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.service import RP, Site, until
 
+pytestmark = pytest.mark.slow
+
 AES = "aes-128"
 POOL = {"name": "pool", "function_id": AES, "free": 1, "max_devices": 1}
 

@@ -15,6 +15,8 @@ from cyborg.tests.bound_groups import ask, read
 from cyborg.tests.programmed_cards import IMAGES, Fpga
 from cyborg.tests.programming_machine import Machine
 
+pytestmark = pytest.mark.slow
+
 ZIP = IMAGES["zip-1"]
 NAMES = {
     "image": Program(image_uuid=ZIP),

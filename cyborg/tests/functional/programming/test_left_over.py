@@ -19,6 +19,8 @@ from cyborg.tests.fpgas import pool_spec
 from cyborg.tests.programmed_cards import IMAGES, PROGRAMS, Fpga
 from cyborg.tests.programming_machine import Machine
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("letter", "bc")
 def test_a_region_is_offered_again_after_the_next_report(programmed, letter) -> None:

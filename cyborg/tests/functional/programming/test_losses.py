@@ -21,6 +21,8 @@ from cyborg.tests.programmed_cards import IMAGES, PROGRAMS, Fpga
 from cyborg.tests.programming_machine import Machine
 from cyborg.tests.recoveries import find_none, recoveries
 
+pytestmark = pytest.mark.slow
+
 
 def lose(machine: Machine, letter: str, agent: str) -> Fpga:
     """Let the power of a card fail, with an agent such that it cannot be put back."""

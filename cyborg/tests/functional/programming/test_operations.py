@@ -18,6 +18,8 @@ from cyborg.tests.fpga import HANDLES, Card
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.service import RP, until
 
+pytestmark = pytest.mark.slow
+
 AES, ZIP = "aes-128", "zip-9"
 AES_TRAIT = "CUSTOM_FPGA_FUNCTION_ID_FAKE_AES128"
 
