@@ -95,7 +95,7 @@ def test_wasteful_clients_take_little_from_the_others(
         while time.monotonic() < end:
             answers.append(timed(port, "/v2/devices"))
     assert {status for status, _ in answers} == {200}
-    # Of a machine with other work, one answer may be late.
+    # One answer may be late on a machine that has other work.
     assert statistics.median(seconds for _, seconds in answers) < 1
     assert most_memory(process) - before < 50_000_000
 

@@ -30,8 +30,6 @@ from cyborg.tests.consumers import (
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import PATIENCE, USER_PROJECT, USER_TOKEN, Site, until
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.every_database
 def test_one_call_gives_a_consumer_what_it_needs(rack: Site, sink: NovaSink) -> None:
