@@ -161,7 +161,7 @@ def _place(deployable: ProviderRow) -> tuple[str, ...]:
 
     What is not known of it is shared with no other card.
     """
-    known = {each.key: each.value for each in deployable.attributes}
+    known = {each.key: each.value for each in deployable.facts}
     card = f"card {deployable.device.uuid}"
     return (card, *(known.get(key, card) for key in nearness.KEYS))
 
@@ -243,15 +243,15 @@ def _is_refused(group: RequestGroup, deployable: ProviderRow) -> bool:
 def _choice(
     index: int, group: RequestGroup, deployable: ProviderRow, free: Mapping[str, int]
 ) -> Chosen:
-    function = group.preferred_function
-    runs = deployable.is_settled and deployable.function_id
+    function, running = group.preferred_function, deployable.running
+    runs = running.is_settled and running.function_id
     return Chosen(
         group=index,
         deployable=deployable,
         prefers=bool(function or group.preferred_traits),
         lacks_function=bool(function) and not (runs and program.same(runs, function)),
-        lacks_traits=len(group.preferred_traits - trait_match.traits(deployable.attributes)),
-        reprogram=program.lacking(group, deployable) is not None,
+        lacks_traits=len(group.preferred_traits - trait_match.traits(deployable.facts)),
+        reprogram=program.lacking(group, running) is not None,
         free=free,
     )
 

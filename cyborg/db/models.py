@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -241,6 +242,31 @@ class ResourceProvider(Base):
     detached_ms: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger, default=None)
 
 
+class Fact(NamedTuple):
+    """What is judged of an :class:`Attribute`."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What a deployable runs, as its columns of these names say, and how it is programmed."""
+
+    program_mode: str | None
+    program_state: str
+    bitstream_id: str | None
+    bitstream: dict[str, Any] | None
+    function_id: str | None
+    function_name: str | None
+    function_shown: str | None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known what it runs, and that is not about to change."""
+        return self.program_state in SETTLED
+
+
 class Deployable(Base):
     """A part of a device that consumers are given handles of; one resource provider."""
 
@@ -313,9 +339,19 @@ class Deployable(Base):
         lazy="raise", back_populates="deployable", order_by="AttachHandle.id"
     )
 
+    @property
+    def running(self) -> Running:
+        """What it runs now."""
+        return Running(*(getattr(self, name) for name in Running.__slots__))
+
+    @property
+    def facts(self) -> list[Fact]:
+        """Its attributes, which are loaded."""
+        return [Fact(each.key, each.value) for each in self.attributes]
+
     @hybrid.hybrid_property
     def is_settled(self) -> bool:
-        """Whether it is known what it runs, and that is not about to change."""
+        """As of :class:`Running`."""
         return self.program_state in SETTLED
 
     @is_settled.inplace.expression

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from cyborg.common import program_modes
 from cyborg.db import models
-
-
-class Fact(NamedTuple):
-    """What is read of a :class:`models.Attribute`."""
-
-    key: str
-    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,36 +48,22 @@ class ProviderRow:
     """What is read of a :class:`models.Deployable`, likewise, and of its resource provider."""
 
     device: DeviceRow
-    #: In the order in which they were made.
-    attributes: list[Fact]
+    #: Its state is that of the deployable whose layout this one is a part of, if it is one.
+    running: models.Running
+    #: In the order in which its attributes were made.
+    facts: list[models.Fact]
     id: int
     uuid: str
     name: str
     rp_uuid: str
     num_accelerators: int
-    program_mode: str | None
     function_vendor: str
-    bitstream_id: str | None
-    bitstream: dict[str, Any] | None
-    function_id: str | None
-    function_name: str | None
-    program_state: str
-    function_shown: str | None
     prepares: bool
     shared: str | None
     missing: bool
-    #: Another one whose layout this one is a part of; the state of the program is of that one then.
+    #: The deployable whose layout this one is a part of.
     part_of: int | None
     withheld: str | None
-
-    @property
-    def is_settled(self) -> bool:
-        """As of the model."""
-        return self.program_state in models.SETTLED
-
-
-#: What may be judged: which of the two it is makes no difference.
-Judged = models.Deployable | ProviderRow
 
 
 def _columns(model: type[models.Base], row: type[Any], *others: str) -> list[sa.ColumnElement[Any]]:
@@ -93,24 +72,25 @@ def _columns(model: type[models.Base], row: type[Any], *others: str) -> list[sa.
     return [model.__table__.c[name] for name in names]
 
 
-_FACT = [models.Attribute.__table__.c[name] for name in Fact._fields]
+_FACT = [models.Attribute.__table__.c[name] for name in models.Fact._fields]
 _HOST = _columns(models.Host, HostRow)
 _DEVICE = _columns(models.Device, DeviceRow, "host")
 _deployables, _devices = models.Deployable.__table__, models.Device.__table__
 _cards = _deployables.alias("cards")
 #: The state of the program: that of the deployable above, where that has a layout.
 _SHARED = sa.func.coalesce(_cards.c.program_state, _deployables.c.program_state)
-_PROVIDER = [
+_RUNNING = [
     _SHARED if column.name == "program_state" else column
-    for column in _columns(
-        models.Deployable, ProviderRow, "device", "attributes", "part_of", "withheld"
-    )
+    for column in _columns(models.Deployable, models.Running)
 ]
+_PROVIDER = _columns(
+    models.Deployable, ProviderRow, "device", "running", "facts", "part_of", "withheld"
+)
 _hosts, _attributes = models.Host.__table__, models.Attribute.__table__
 _resources = models.ResourceProvider.__table__
 #: Made once, since making it takes longer than running it. A row for each attribute.
 _READ = (
-    sa.select(*_FACT, *_HOST, *_DEVICE, *_PROVIDER, _cards.c.id, _resources.c.withheld)
+    sa.select(*_FACT, *_HOST, *_DEVICE, *_RUNNING, *_PROVIDER, _cards.c.id, _resources.c.withheld)
     .select_from(_deployables)
     .join(_devices, _devices.c.id == _deployables.c.device_id)
     .join(_hosts, _hosts.c.id == _devices.c.host_id)
@@ -128,7 +108,8 @@ _READ = (
 #: Where in such a row the next part of it begins.
 _OF_HOST = len(_FACT)
 _OF_DEVICE = _OF_HOST + len(_HOST)
-_OF_PROVIDER = _OF_DEVICE + len(_DEVICE)
+_OF_RUNNING = _OF_DEVICE + len(_DEVICE)
+_OF_PROVIDER = _OF_RUNNING + len(_RUNNING)
 
 
 def read(session: orm.Session, uuids: Collection[str]) -> dict[str, ProviderRow]:
@@ -139,9 +120,10 @@ def read(session: orm.Session, uuids: Collection[str]) -> dict[str, ProviderRow]
         provider = found.get(row[_OF_PROVIDER])
         if provider is None:
             host = HostRow(*row[_OF_HOST:_OF_DEVICE])
-            device = DeviceRow(host, *row[_OF_DEVICE:_OF_PROVIDER])
-            provider = ProviderRow(device, [], *row[_OF_PROVIDER:])
+            device = DeviceRow(host, *row[_OF_DEVICE:_OF_RUNNING])
+            running = models.Running(*row[_OF_RUNNING:_OF_PROVIDER])
+            provider = ProviderRow(device, running, [], *row[_OF_PROVIDER:])
             found[provider.id] = provider
         if row[0] is not None:
-            provider.attributes.append(Fact(*row[:_OF_HOST]))
+            provider.facts.append(models.Fact(*row[:_OF_HOST]))
     return {each.rp_uuid: each for each in found.values()}

@@ -30,7 +30,7 @@ from cyborg.db import models
 from cyborg.drivers import base, identity
 from cyborg.handles import overwriting, release
 from cyborg.notifications import notices
-from cyborg.programming import matching, operations
+from cyborg.programming import matching, operations, trait_match
 from cyborg.states import allocation_states, arq_states, handle_states
 
 LOG = logging.getLogger(__name__)
@@ -207,7 +207,8 @@ def _prepare(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
     if not deployable.is_settled or not programmed:
         _await_programming(conf, item, known)
         return
-    if why_not := matching.why_not_usable(known.arq.request, deployable):
+    traits = trait_match.traits(deployable.facts)
+    if why_not := matching.why_not_usable(known.arq.request, deployable.running, traits):
         _fail(item, known, why_not)
         return
     if known.handle.missing:

@@ -17,7 +17,6 @@ from sqlalchemy import orm
 
 from cyborg.common import errors, program_modes
 from cyborg.db import models
-from cyborg.db.providers import Judged
 from cyborg.drivers import base
 from cyborg.programming import program
 
@@ -26,9 +25,9 @@ _DEPLOYABLE = models.Deployable
 _REPORTED = "driver"
 
 
-def has(deployable: Judged) -> bool:
-    """Whether the deployable has a layout, and no image."""
-    return deployable.program_mode == program_modes.LAYOUT
+def has(running: models.Running) -> bool:
+    """Whether what runs is a layout, and no image."""
+    return running.program_mode == program_modes.LAYOUT
 
 
 def names(attributes: Iterable[models.Attribute]) -> list[str]:
@@ -60,7 +59,7 @@ def refuse_image(deployable: models.Deployable) -> None:
 
     :raises Invalid: it is programmed with images
     """
-    if deployable.program_mode is not None and not has(deployable):
+    if deployable.program_mode is not None and not has(deployable.running):
         raise errors.Invalid(
             f"layout: deployable {deployable.uuid} has no layouts; send an image or a function."
         )
@@ -71,7 +70,7 @@ def refuse(session: orm.Session, deployable: models.Deployable, what: program.Pr
 
     :raises Invalid: it is none; the message names those that it can have
     """
-    if not has(deployable):
+    if not has(deployable.running):
         return
     if "attributes" in sa.inspect(deployable).unloaded:
         session.refresh(deployable, ["attributes"])

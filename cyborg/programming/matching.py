@@ -6,7 +6,7 @@ A function ``why_…`` that returns no :class:`Reason` returns the end of a sent
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa
 from oslo_utils import uuidutils
@@ -15,13 +15,13 @@ from sqlalchemy import orm
 from cyborg.common.reasons import NOT_READY, UNAVAILABLE, Reason
 from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models
-from cyborg.db.providers import Judged
+from cyborg.db.providers import ProviderRow
 from cyborg.drivers import base
 from cyborg.programming import layouts, program, trait_match
 from cyborg.states import availability
 
 
-def is_kept_from(group: RequestGroup, deployable: Judged) -> bool:
+def is_kept_from(group: RequestGroup, deployable: ProviderRow) -> bool:
     """Whether the deployable is tainted, and the group does not tolerate that.
 
     A bind that was accepted before is carried out nevertheless.
@@ -29,11 +29,11 @@ def is_kept_from(group: RequestGroup, deployable: Judged) -> bool:
     return availability.is_tainted(deployable) and not group.tolerates_taint
 
 
-def why_no_match(group: RequestGroup, deployable: Judged) -> str | None:
+def why_no_match(group: RequestGroup, deployable: ProviderRow) -> str | None:
     """Why the deployable cannot be asked for: as it is now, or as it will be when it is bound."""
     if group.image_uuid is not None and not uuidutils.is_uuid_like(group.image_uuid):
         return f"accel:bitstream_id {group.image_uuid} is no UUID of an image"
-    has = trait_match.traits(deployable.attributes)
+    has = trait_match.traits(deployable.facts)
     return (
         _why_other_class(group, deployable)
         or trait_match.why_other_traits(group.traits, has, has)
@@ -41,40 +41,43 @@ def why_no_match(group: RequestGroup, deployable: Judged) -> str | None:
     )
 
 
-def why_no_match_when_bound(group: RequestGroup, deployable: Judged) -> str | None:
+def why_no_match_when_bound(group: RequestGroup, deployable: ProviderRow) -> str | None:
     """Why the deployable does not fit the group once it is programmed for it, if it must be.
 
     Programming brings the trait of its function. A forbidden trait must not be there now either.
     """
-    has = then = trait_match.traits(deployable.attributes)
-    if program.lacking(group, deployable) is not None:
+    has = then = trait_match.traits(deployable.facts)
+    if program.lacking(group, deployable.running) is not None:
         vendor = deployable.function_vendor
-        then = trait_match.when_programmed(group, deployable.attributes, vendor)
+        then = trait_match.when_programmed(group, deployable.facts, vendor)
     why_not = trait_match.why_other_traits(group.traits, has, then)
     return _why_other_class(group, deployable) or _why_other_layout(group, deployable) or why_not
 
 
-def why_not_usable(group: RequestGroup, deployable: Judged) -> Reason | None:
-    """Why a handle cannot be prepared: what the deployable runs is not enough."""
-    if lacks_program(group, deployable):
+def why_not_usable(
+    group: RequestGroup, running: models.Running, traits: Collection[str]
+) -> Reason | None:
+    """Why a handle cannot be prepared: what its deployable runs is not enough."""
+    if lacks_program(group, running):
         return Reason(NOT_READY, "The deployable has lost its program.")
-    why_not = why_wrong_function(group, deployable)
+    why_not = why_wrong_function(group, running, traits)
     what = "The deployable does not fit as it is now"
     return Reason.of(NOT_READY, what, f"{why_not}.") if why_not else None
 
 
-def why_wrong_function(group: RequestGroup, deployable: Judged) -> str | None:
+def why_wrong_function(
+    group: RequestGroup, running: models.Running, traits: Collection[str]
+) -> str | None:
     """Why a programmed deployable lacks the function's trait that the group requires."""
-    if deployable.program_mode is None or not serves(group, deployable):
+    if running.program_mode is None or not serves(group, running):
         return None
     asked = {name: how for name, how in group.traits.items() if program.is_function_trait(name)}
-    has = trait_match.traits(deployable.attributes)
-    return trait_match.why_other_traits(asked, has, has)
+    return trait_match.why_other_traits(asked, traits, traits)
 
 
 def why_not_now(
     group: RequestGroup,
-    deployable: Judged,
+    deployable: ProviderRow,
     coming: Mapping[str, program.Program] | None = None,
 ) -> str | None:
     """Why the deployable's program forbids to give out a handle for the group now.
@@ -82,25 +85,25 @@ def why_not_now(
     ``coming`` is what deployables in doubt will run, by their uuids: who wants that waits for it.
     """
     what = program.of_group(group)
-    if not deployable.is_settled:
+    if not deployable.running.is_settled:
         its = (coming or {}).get(deployable.uuid, program.Program())
         # The handles of the next layout are other ones.
-        waits = what and what.is_part_of(its) and not layouts.has(deployable)
+        waits = what and what.is_part_of(its) and not layouts.has(deployable.running)
         return None if waits else "being programmed"
-    if what and deployable.program_mode is None:
+    if what and deployable.running.program_mode is None:
         return f"not programmable, and not known to run {what}"
-    if lacks_program(group, deployable):
+    if lacks_program(group, deployable.running):
         return "not programmed yet"
     if why_not := _why_other_layout(group, deployable):
         return why_not
-    if not what and availability.does_await_report(deployable):
+    if not what and availability.does_await_report(deployable.running):
         return "not reported since a write of it failed"
     return None
 
 
 def why_not_given(
     arq: models.Arq,
-    deployable: Judged | None,
+    deployable: ProviderRow | None,
     coming: Mapping[str, program.Program],
 ) -> Reason | None:
     """Why no handle of the provider can be given out now, although the bind was accepted.
@@ -117,20 +120,20 @@ def why_not_given(
     return Reason(UNAVAILABLE, f"{its} {why_not}.") if why_not else None
 
 
-def lacks_program(group: RequestGroup, deployable: Judged) -> bool:
-    """Whether the deployable must be programmed, and the group does not say with what."""
-    return availability.does_run_nothing(deployable) and not group.names_program
+def lacks_program(group: RequestGroup, running: models.Running) -> bool:
+    """Whether a deployable must be programmed, and the group does not say with what."""
+    return availability.does_run_nothing(running) and not group.names_program
 
 
-def serves(group: RequestGroup, deployable: Judged) -> bool:
-    """Whether the deployable runs what the group asks for, for certain."""
-    other = program.lacking(group, deployable) is not None
-    return not lacks_program(group, deployable) and not other and deployable.is_settled
+def serves(group: RequestGroup, running: models.Running) -> bool:
+    """Whether what the group asks for runs, for certain."""
+    other = program.lacking(group, running) is not None
+    return not lacks_program(group, running) and not other and running.is_settled
 
 
-def class_of(deployable: Judged) -> str | None:
+def class_of(deployable: ProviderRow) -> str | None:
     """The resource class of a deployable that is loaded with its attributes."""
-    keyed = (each.value for each in deployable.attributes if each.key == base.RESOURCE_CLASS_KEY)
+    keyed = (each.value for each in deployable.facts if each.key == base.RESOURCE_CLASS_KEY)
     return next(keyed, None)
 
 
@@ -140,18 +143,19 @@ def lock_if_serving(session: orm.Session, group: RequestGroup, deployable_uuid: 
     query = sa.select(row).where(row.uuid == deployable_uuid)
     query = query.options(orm.selectinload(row.attributes))
     found = session.scalar(query.with_for_update(read=True))
-    if found is None or not serves(group, found):
+    if found is None or not serves(group, found.running):
         return False
-    return why_wrong_function(group, found) is None
+    has = trait_match.traits(found.facts)
+    return why_wrong_function(group, found.running, has) is None
 
 
-def _why_other_layout(group: RequestGroup, deployable: Judged) -> str | None:
+def _why_other_layout(group: RequestGroup, deployable: ProviderRow) -> str | None:
     """No layout is changed for a guest, who has been given one of its handles by then."""
-    what = program.lacking(group, deployable) if layouts.has(deployable) else None
+    what = program.lacking(group, deployable.running) if layouts.has(deployable.running) else None
     return f"not known to have {what} as its layout" if what else None
 
 
-def _why_other_class(group: RequestGroup, deployable: Judged) -> str | None:
+def _why_other_class(group: RequestGroup, deployable: ProviderRow) -> str | None:
     its = class_of(deployable)
     if its not in group.resources:
         return f"it offers {its or 'nothing'}, not {', '.join(sorted(group.resources))}"

@@ -174,8 +174,8 @@ def _image(conf: cfg.ConfigOpts, known: OperationFacts) -> tuple[glance.Image | 
             operations.CONFLICT, "It has lost what it ran, and that is put back first."
         )
     what = program.of_operation(known.operation)
-    if layouts.has(known.deployable):
-        return None, what.is_run_by(known.deployable)
+    if layouts.has(known.deployable.running):
+        return None, what.is_run_by(known.deployable.running)
     if not clients.configured(conf, "glance"):
         raise CannotProgram(
             operations.BROKEN, "There is no Glance: [glance] auth_type is not set for conductors."
@@ -201,7 +201,7 @@ def _image(conf: cfg.ConfigOpts, known: OperationFacts) -> tuple[glance.Image | 
     )
     if why_not:
         raise CannotProgram(operations.INVALID, f"Image {image.uuid} does not fit: {why_not}")
-    return image, program.is_run(image, what, known.deployable)
+    return image, program.is_run(image, what, known.deployable.running)
 
 
 @db.retry
@@ -218,9 +218,9 @@ def withdraw(item: work.Item, image: glance.Image | None) -> bool:
             raise CannotProgram(operations.BROKEN, locked_operation.GONE)
         if deployable.program_mode is None:
             raise CannotProgram(operations.INVALID, "Its driver does not program it any more.")
-        what = program.of_operation(operation)
+        what, running = program.of_operation(operation), deployable.running
         runs_already = (
-            program.is_run(image, what, deployable) if image else what.is_run_by(deployable)
+            program.is_run(image, what, running) if image else what.is_run_by(running)
         )
         if runs_already and not locked.overwrites:
             if what.function_name is not None and deployable.function_name is None:
@@ -348,7 +348,7 @@ def begin_to_write(item: work.Item) -> bool:
         row = locked.deployable
         if row is not None:
             using_arqs.note_needs(locked.session, row, needs_write=True)
-        if row is not None and layouts.has(row):
+        if row is not None and layouts.has(row.running):
             # What is shown may be forgotten now.
             locked_operation.forget_report(locked.session, row)
         return True
@@ -484,7 +484,7 @@ def _await_handles(locked: LockedOperation, shown: str | None) -> None:
     the operation looked at again.
     """
     row = locked.deployable
-    if row is None or row.missing or not layouts.has(row) or shown is None:
+    if row is None or row.missing or not layouts.has(row.running) or shown is None:
         return
     asked = program.of_operation(locked.operation).function_id
     if program.same(shown, asked) and not program.same(shown, row.function_shown):

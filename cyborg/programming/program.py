@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 
 from cyborg.common.request_groups import RequestGroup
 from cyborg.db import models
-from cyborg.db.providers import Judged
 from cyborg.peers import glance
 from cyborg.states import availability
 
@@ -45,28 +44,28 @@ class Program:
         given = {name: value for name, value in asdict(self).items() if value}
         return " and ".join(_WORDS[name].format(value) for name, value in given.items())
 
-    def is_run_by(self, deployable: Judged) -> bool:
-        """Whether the deployable is known to run it. By an image's name alone that is never known.
+    def is_run_by(self, running: models.Running) -> bool:
+        """Whether it is known to run. By an image's name alone that is never known.
 
-        The record of one that its driver does not program any more may be outdated.
+        The record of a deployable that its driver does not program any more may be outdated.
         """
-        unknown = not deployable.is_settled or deployable.program_mode is None
+        unknown = not running.is_settled or running.program_mode is None
         if unknown or self.image_name is not None or not self:
             return False
         function = self.function_id
         return (
-            self.image_uuid in {None, deployable.bitstream_id}
-            and (function is None or same(function, deployable.function_id))
-            and self.function_name in {None, deployable.function_name}
+            self.image_uuid in {None, running.bitstream_id}
+            and (function is None or same(function, running.function_id))
+            and self.function_name in {None, running.function_name}
         )
 
-    def may_be_run_by(self, deployable: Judged) -> bool:
+    def may_be_run_by(self, running: models.Running) -> bool:
         """Whether only Glance knows: it is asked for by a name that is not known here."""
-        named = self.image_name or (self.function_name and deployable.function_name is None)
+        named = self.image_name or (self.function_name and running.function_name is None)
         rest = replace(self, image_name=None, function_name=None)
-        known = not availability.is_blank(deployable)
-        fits = not rest or rest.is_run_by(deployable)
-        return bool(named and known) and fits and deployable.is_settled
+        known = not availability.is_blank(running)
+        fits = not rest or rest.is_run_by(running)
+        return bool(named and known) and fits and running.is_settled
 
     def is_part_of(self, other: Program) -> bool:
         """Whether the other one gives everything that this one gives, and perhaps more."""
@@ -102,10 +101,10 @@ def of_group(group: RequestGroup) -> Program:
     )
 
 
-def lacking(group: RequestGroup, deployable: Judged) -> Program | None:
-    """The program that a group asks for and the deployable is not known to run, or None."""
+def lacking(group: RequestGroup, running: models.Running) -> Program | None:
+    """The program that a group asks for and that is not known to run, or None."""
     what = of_group(group)
-    return what if what and not what.is_run_by(deployable) else None
+    return what if what and not what.is_run_by(running) else None
 
 
 def of_operation(operation: models.Operation, found: glance.Image | None = None) -> Program:
@@ -122,28 +121,28 @@ def of_operation(operation: models.Operation, found: glance.Image | None = None)
     )
 
 
-def of_deployable(deployable: Judged) -> Program:
-    """What the deployable is recorded to run."""
+def that_runs(running: models.Running) -> Program:
+    """The program that is recorded to run."""
     return Program(
-        image_uuid=deployable.bitstream_id,
-        image_name=(deployable.bitstream or {}).get("name"),
-        function_id=deployable.function_id,
-        function_name=deployable.function_name,
+        image_uuid=running.bitstream_id,
+        image_name=(running.bitstream or {}).get("name"),
+        function_id=running.function_id,
+        function_name=running.function_name,
     )
 
 
-def is_run(image: glance.Image, what: Program, deployable: models.Deployable) -> bool:
-    """The deployable runs what was asked for, which this image is.
+def is_run(image: glance.Image, what: Program, running: models.Running) -> bool:
+    """What was asked for, which this image is, runs.
 
     A function's name that was not known until now may be recorded for it.
     """
     same = Program(image_uuid=image.uuid)
-    if not (what.image_uuid or what.image_name or same.is_run_by(deployable)):
+    if not (what.image_uuid or what.image_name or same.is_run_by(running)):
         same = Program(function_id=image.function_id)
-    name = deployable.function_name and what.function_name
+    name = running.function_name and what.function_name
     # Otherwise a bind that asks for the name would ask again and again.
     asked = replace(what, image_name=None, function_name=name)
-    return same.is_run_by(deployable) and (not asked or asked.is_run_by(deployable))
+    return same.is_run_by(running) and (not asked or asked.is_run_by(running))
 
 
 def function_trait(vendor: str, function_id: str) -> str:

@@ -80,7 +80,7 @@ def update(
     if row.is_settled:
         _update_settled(session, row, deployable, seen, returns=returns)
     else:
-        if being_written and layouts.has(row):
+        if being_written and layouts.has(row.running):
             seen = {}
         states.store(session, row, row.program_state, **seen)
     states.set_trait(row)
@@ -113,12 +113,13 @@ def _update_settled(
 
 
 def _found(row: models.Deployable) -> ProgramEvent:
-    return ProgramEvent.FOUND_BLANK if availability.is_blank(row) else ProgramEvent.FOUND_LOADED
+    is_blank = availability.is_blank(row.running)
+    return ProgramEvent.FOUND_BLANK if is_blank else ProgramEvent.FOUND_LOADED
 
 
 def is_kept_for_guests(row: models.Deployable) -> bool:
     """The record of a deployable that is not programmed any more is kept for a guest."""
-    return row.program_mode is None and not availability.is_blank(row)
+    return row.program_mode is None and not availability.is_blank(row.running)
 
 
 def _is_used(row: models.Deployable) -> bool:
@@ -128,7 +129,7 @@ def _is_used(row: models.Deployable) -> bool:
 
 
 def _need(row: models.Deployable, arqs: Sequence[models.Arq]) -> bool:
-    if row.bitstream_id is not None or (layouts.has(row) and row.function_id is not None):
+    if row.bitstream_id is not None or (layouts.has(row.running) and row.function_id is not None):
         # A handle is part of its layout, whatever its guest asked for.
         return bool(arqs)
     return row.function_id is not None and any(_asks_for(arq.request, row) for arq in arqs)

@@ -146,9 +146,8 @@ def change(
     """
     if event is ProgramEvent.UNWRITTEN and row.program_state not in TO_RESTORE:
         shows_it = row.function_shown is None or is_shown(row)
-        event = (
-            event if shows_it and not availability.is_blank(row) else ProgramEvent.UNWRITTEN_BLANK
-        )
+        if not shows_it or availability.is_blank(row.running):
+            event = ProgramEvent.UNWRITTEN_BLANK
     state = next_state(row.program_state, event)
     if state == BLANK != row.program_state:
         values = record(function_shown=_left_over(row, event)) | values

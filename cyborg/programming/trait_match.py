@@ -15,7 +15,6 @@ from oslo_config import cfg
 from cyborg.common import errors
 from cyborg.common.request_groups import REQUIRED, RequestGroup
 from cyborg.db import models
-from cyborg.db.providers import Fact, Judged
 from cyborg.drivers import base
 from cyborg.peers import answers, clients, glance
 from cyborg.programming import image_match, program
@@ -24,25 +23,24 @@ from cyborg.programming import image_match, program
 _PATIENCE = 5.0
 
 
-def traits(attributes: Iterable[models.Attribute | Fact]) -> set[str]:
+def traits(facts: Iterable[models.Fact]) -> set[str]:
     """The traits of a deployable with those attributes."""
-    return {each.value for each in attributes if each.key.startswith(base.TRAIT_PREFIX)}
+    return {each.value for each in facts if each.key.startswith(base.TRAIT_PREFIX)}
 
 
 def when_programmed(
-    group: RequestGroup, attributes: Iterable[models.Attribute | Fact], vendor: str
+    group: RequestGroup, facts: Collection[models.Fact], vendor: str
 ) -> set[str]:
     """The traits of a deployable once it runs what the group asks for.
 
     If its function is not known, it may bring any that is required.
     """
-    rows = list(attributes)
-    old = {each.value for each in rows if each.key == program.TRAIT_KEY}
+    old = {each.value for each in facts if each.key == program.TRAIT_KEY}
     if group.function_id is not None:
         brought = {program.function_trait(vendor, group.function_id)}
     else:
         brought = {name for name in group.required if program.is_function_trait(name)}
-    return (traits(rows) - old) | brought
+    return (traits(facts) - old) | brought
 
 
 def why_other_traits(
@@ -98,7 +96,7 @@ def known(group: RequestGroup, image: glance.Image | None) -> RequestGroup:
 
 
 def why_of_no_use(
-    groups: Iterable[RequestGroup], deployable: Judged, image: glance.Image
+    groups: Iterable[RequestGroup], deployable: models.Deployable, image: glance.Image
 ) -> str | None:
     """Why a deployable with that image would serve none of the groups, as a sentence.
 
@@ -108,7 +106,7 @@ def why_of_no_use(
     for asked in groups:
         group = known(asked, image)
         wants = {name: how for name, how in group.traits.items() if program.is_function_trait(name)}
-        then = when_programmed(group, deployable.attributes, deployable.function_vendor)
+        then = when_programmed(group, deployable.facts, deployable.function_vendor)
         why_not = why_other_traits(wants, then, then)
         if why_not is None:
             return None

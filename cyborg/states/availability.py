@@ -15,7 +15,7 @@ from sqlalchemy import orm
 
 from cyborg.common import program_modes
 from cyborg.db import models
-from cyborg.db.providers import Judged
+from cyborg.db.providers import ProviderRow
 from cyborg.drivers import base
 
 _HOST, _DEVICE, _DEPLOYABLE = models.Host, models.Device, models.Deployable
@@ -51,7 +51,7 @@ def usable() -> sa.ColumnElement[bool]:
     return sa.and_(offered(), *(column.is_(False) for column in gone))
 
 
-def is_usable(deployable: Judged) -> bool:
+def is_usable(deployable: ProviderRow) -> bool:
     """:func:`usable` for a row with its device and its host.
 
     A deployable of a missing device is missing.
@@ -77,7 +77,7 @@ def tainted() -> sa.ColumnElement[bool]:
     return sa.or_(_DEVICE.tainted, _HOST.tainted)
 
 
-def is_tainted(deployable: Judged) -> bool:
+def is_tainted(deployable: ProviderRow) -> bool:
     """:func:`tainted` for a row with its device and its host."""
     return deployable.device.tainted or deployable.device.host.tainted
 
@@ -98,9 +98,9 @@ def blank() -> sa.ColumnElement[bool]:
     return sa.and_(_DEPLOYABLE.bitstream_id.is_(None), _DEPLOYABLE.function_id.is_(None))
 
 
-def is_blank(deployable: Judged) -> bool:
+def is_blank(running: models.Running) -> bool:
     """:func:`blank` for a row."""
-    return deployable.bitstream_id is None and deployable.function_id is None
+    return running.bitstream_id is None and running.function_id is None
 
 
 def runs_nothing() -> sa.ColumnElement[bool]:
@@ -109,9 +109,9 @@ def runs_nothing() -> sa.ColumnElement[bool]:
     return sa.and_(mode.in_(program_modes.FOR_ALL_HANDLES), blank())
 
 
-def does_run_nothing(deployable: Judged) -> bool:
+def does_run_nothing(running: models.Running) -> bool:
     """:func:`runs_nothing` for a row."""
-    return deployable.program_mode in program_modes.FOR_ALL_HANDLES and is_blank(deployable)
+    return running.program_mode in program_modes.FOR_ALL_HANDLES and is_blank(running)
 
 
 def awaits_report() -> sa.ColumnElement[bool]:
@@ -120,10 +120,10 @@ def awaits_report() -> sa.ColumnElement[bool]:
     return sa.and_(_DEPLOYABLE.program_state == models.BLANK, sa.func.coalesce(left, False))
 
 
-def does_await_report(deployable: Judged) -> bool:
+def does_await_report(running: models.Running) -> bool:
     """:func:`awaits_report` for a row."""
-    left = deployable.function_shown == models.LEFT_OVER
-    return left and deployable.program_state == models.BLANK
+    left = running.function_shown == models.LEFT_OVER
+    return left and running.program_state == models.BLANK
 
 
 def awaits_cleaning() -> sa.ColumnElement[bool]:

@@ -7,11 +7,10 @@ import itertools
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import orm
 
 from cyborg import db
 from cyborg.common import program_modes
-from cyborg.db import models
+from cyborg.db import models, providers
 from cyborg.handles import listing
 from cyborg.states import availability
 from cyborg.tests import hosts
@@ -21,14 +20,13 @@ pytestmark = pytest.mark.usefixtures("database")
 IMAGE = "bbbbbbbb-0000-4000-8000-000000000001"
 
 
-def judged() -> tuple[models.Deployable, bool]:
+def judged() -> tuple[providers.ProviderRow, bool]:
     """The one deployable there is, and whether it is usable in SQL."""
-    of_device, of_host = models.Deployable.device, models.Device.host
-    query = sa.select(models.Deployable, availability.usable()).join(of_device).join(of_host)
-    options = orm.contains_eager(of_device).contains_eager(of_host)
+    query = sa.select(models.Deployable.rp_uuid, availability.usable())
+    query = query.join(models.Deployable.device).join(models.Device.host)
     with db.reader() as session:
-        row, usable = session.execute(query.options(options)).one()
-    return row, bool(usable)
+        uuid, usable = session.execute(query).one()
+        return providers.read(session, [uuid])[uuid], bool(usable)
 
 
 def change(model: type[models.Base], **values: object) -> None:
@@ -68,7 +66,7 @@ def test_what_runs_nothing() -> None:
         with db.reader() as session:
             query = sa.select(models.Deployable, availability.runs_nothing())
             row, runs_nothing = session.execute(query).one()
-        assert availability.does_run_nothing(row) == bool(runs_nothing)
+        assert availability.does_run_nothing(row.running) == bool(runs_nothing)
         for_all = mode in program_modes.FOR_ALL_HANDLES
         assert bool(runs_nothing) == (for_all and not image and not function)
 

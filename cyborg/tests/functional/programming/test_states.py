@@ -64,7 +64,8 @@ def test_a_change_is_stored(row: models.Deployable, before: str) -> None:
         settled = after in models.SETTLED
         assert found.is_settled is is_settled_in_sql() is settled
         # Really, nothing is recorded of what was blank before.
-        assert availability.is_blank(found) == (before != models.BLANK and after == models.BLANK)
+        is_blank = availability.is_blank(found.running)
+        assert is_blank == (before != models.BLANK and after == models.BLANK)
 
 
 def test_a_report_leaves_recorded_who_wrote_what_shows_no_function(row: models.Deployable) -> None:
