@@ -105,10 +105,13 @@ _OP = Value(
     refusal={"enum": "Every op must be add or remove"},
 )
 _VALUE = Value(str, type=["string", "null"], minLength=1, maxLength=arguments.TEXT_MAX)
-_ADDS = {"op": {"const": "add"}}
-_ADDS_A_UUID = {
-    **_ADDS,
-    "path": {"enum": [slash + path for slash in ("/", "") for path in _UUID_PATHS]},
+_TAKES_A_UUID = {
+    "if": {
+        "properties": {
+            "path": {"enum": [slash + path for slash in ("/", "") for path in _UUID_PATHS]}
+        }
+    },
+    "then": {"properties": {"value": {"format": "uuid"}}},
 }
 
 
@@ -117,13 +120,8 @@ class BindOperation(Object):
 
     _rules: ClassVar[Versioned] = {
         versions.MIN: {
-            "allOf": [
-                {"if": {"properties": _ADDS}, "then": {"required": ["value"]}},
-                {
-                    "if": {"properties": _ADDS_A_UUID},
-                    "then": {"properties": {"value": {"format": "uuid"}}},
-                },
-            ]
+            "if": {"properties": {"op": {"const": "add"}}},
+            "then": {"required": ["value"], **_TAKES_A_UUID},
         }
     }
 
