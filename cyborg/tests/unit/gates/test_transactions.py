@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Iterator
 
+import pytest
+
 from cyborg.tests import product_code
 
 #: What opens a transaction, by its name within the package.
@@ -78,33 +80,39 @@ class _Code:
             self._opening[name] = name in self.calls and bool(self.openings(name))
         return self._opening[name]
 
+    def retried(self) -> list[str]:
+        """The functions that are run again."""
+        again = {"db.retry", "retry"}
+        return [name for name, found in self.decorators.items() if found & again]
 
-CODE = _Code()
-RETRIED = [name for name, found in CODE.decorators.items() if found & {"db.retry", "retry"}]
+    def calling(self, opening: Collection[str], *, are_contexts: bool) -> set[str]:
+        """The functions that call one of those, be they contexts or not."""
+        return {
+            name
+            for name, calls in self.calls.items()
+            if name not in OPENERS
+            and ("contextlib.contextmanager" in self.decorators[name]) is are_contexts
+            and any(called in opening for _, called in calls)
+        }
 
 
-def _calling(opening: Collection[str], *, are_contexts: bool) -> set[str]:
-    return {
-        name
-        for name, calls in CODE.calls.items()
-        if name not in OPENERS
-        and ("contextlib.contextmanager" in CODE.decorators[name]) is are_contexts
-        and any(called in opening for _, called in calls)
-    }
+@pytest.fixture(scope="module")
+def code() -> _Code:
+    return _Code()
 
 
-def test_who_writes_is_run_again_after_a_lost_race() -> None:
+def test_who_writes_is_run_again_after_a_lost_race(code: _Code) -> None:
     opening, found = set(WRITERS), {""}
     # Who enters a context that opens one is run again, and not the context.
     while found:
-        found = _calling(opening, are_contexts=True) - opening
+        found = code.calling(opening, are_contexts=True) - opening
         opening |= found
-    writers = _calling(opening, are_contexts=False)
+    writers = code.calling(opening, are_contexts=False)
     assert len(writers) > 20
-    assert writers - set(RETRIED) == set()
+    assert writers - set(code.retried()) == set()
 
 
-def test_what_is_run_again_is_one_transaction() -> None:
-    assert len(RETRIED) > 40
-    opened = {name: CODE.openings(name) for name in RETRIED}
+def test_what_is_run_again_is_one_transaction(code: _Code) -> None:
+    assert len(code.retried()) > 40
+    opened = {name: code.openings(name) for name in code.retried()}
     assert {name: found for name, found in opened.items() if len(found) != 1} == {}
