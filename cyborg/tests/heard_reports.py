@@ -29,6 +29,8 @@ class Conductor:
         self.while_asked: Callable[[], object] = lambda: None
 
     def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
+        if self.fault is not None:
+            raise self.fault
         if self.refusals:
             self.refusals -= 1
             raise rpc.ReportFailed("the database is down")

@@ -6,20 +6,20 @@ from __future__ import annotations
 import itertools
 import pathlib
 import time
+import uuid
 from typing import Any
 
-import amqp
-import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import host_keys, metrics
 from cyborg.agent import host_signer
 from cyborg.conductor import deployment_signer
 from cyborg.rpc import signing
-from cyborg.tests import servers, signed
+from cyborg.tests import signed
 from cyborg.tests.signed import HOST
 
-EVIL = f"evil-{servers.MINE}.example"
+#: Others share the broker, on which it has an account.
+EVIL = f"evil-{uuid.uuid4().hex}.example"
 #: One more host, whose agent is slow to answer.
 SLOW = "slow.example"
 MINUTE = 60_000
@@ -69,16 +69,6 @@ class Keys:
         signature = (self.deployment if of_conductor else self.victim).sign(said)
         assert signature is not None
         return signature.to_wire()
-
-
-def connect(url: str) -> amqp.Connection:
-    where = sa.make_url(url)
-    return amqp.Connection(
-        host=f"{where.host}:{where.port}",
-        userid=where.username,
-        password=where.password,
-        virtual_host=where.database,
-    )
 
 
 def refusals() -> float:

@@ -19,6 +19,8 @@ from typing import Any
 import amqp
 import sqlalchemy as sa
 
+from cyborg.tests.service import until
+
 MIB = 1024 * 1024
 #: What a bomb would take, unpacked.
 BOMB = 400 * MIB
@@ -101,6 +103,11 @@ def opened(message: amqp.Message) -> dict[str, Any]:
     """What a true message says."""
     content: dict[str, Any] = json.loads(json.loads(message.body)["oslo.message"])
     return content
+
+
+def received(channel: amqp.Channel, queue: str) -> dict[str, Any]:
+    """What the next message of a queue says."""
+    return opened(until(lambda: channel.basic_get(queue, no_ack=True)))
 
 
 def fresh(said: dict[str, Any], **changes: object) -> bytes:

@@ -18,7 +18,7 @@ import pytest
 from cyborg.common import errors
 from cyborg.rpc import client
 from cyborg.tests import servers
-from cyborg.tests.hostile_host import connect
+from cyborg.tests.mutants import connect
 from cyborg.tests.service import until
 
 pytestmark = pytest.mark.services

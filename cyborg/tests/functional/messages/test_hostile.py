@@ -14,9 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import json
 import pathlib
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -31,10 +29,10 @@ from oslo_config import cfg
 from cyborg import db, rpc
 from cyborg.db import models
 from cyborg.rpc import client, signing
-from cyborg.tests import full_payloads, hosts, servers, signed
-from cyborg.tests.hostile_host import EVIL, MINUTE, SLOW, Keys, connect, refusals
+from cyborg.tests import full_payloads, hosts, signed
+from cyborg.tests.hostile_host import EVIL, MINUTE, SLOW, Keys, refusals
 from cyborg.tests.logs import ours_of
-from cyborg.tests.mutants import opened
+from cyborg.tests.mutants import HEADERS, connect, received, sealed
 from cyborg.tests.signed import HOST, PATIENCE
 
 pytestmark = [pytest.mark.services, pytest.mark.usefixtures("database")]
@@ -78,19 +76,6 @@ MISUSED: dict[str, Callable[[signing.Said], signing.Said]] = {
 
 
 @pytest.fixture
-def evil_url(conf: cfg.ConfigOpts, vhost: str, tmp_path: pathlib.Path) -> Iterator[str]:
-    """The broker's account of the hostile host; conductors and agents need signatures."""
-    signed.require(conf, tmp_path)
-    rpc.use_memory(conf)
-    conf.set_override("transport_url", vhost)
-    conf.set_override("rpc_exchange", "amq.topic")
-    rpc.close()
-    with servers.user_of_agent(vhost, EVIL) as own:
-        yield own
-    rpc.close()
-
-
-@pytest.fixture
 def steps(conf: cfg.ConfigOpts, evil_url: str) -> Iterator[signed.Steps]:
     with signed.serving(conf) as done:
         yield done
@@ -122,14 +107,10 @@ def to_conductor(evil_url: str) -> Iterator[Callable[[signing.Said, Wire], dict[
 class DefaultExchange:
     """Sends to any queue, as the broker cannot forbid, and reads the answers."""
 
-    def __init__(self, url: str) -> None:
-        self._connection = connect(url)
-        self._channel = self._connection.channel()
+    def __init__(self, connection: amqp.Connection) -> None:
+        self._channel = connection.channel()
         self._reply = f"reply_{EVIL}:{uuid.uuid4().hex}"
         self._channel.queue_declare(self._reply, auto_delete=False)
-
-    def close(self) -> None:
-        self._connection.close()
 
     def send(self, said: signing.Said, signature: Wire) -> dict[str, Any]:
         """Order a step of the other host."""
@@ -143,16 +124,11 @@ class DefaultExchange:
             "_context_signature": signature,
         }
         self._publish(f"cyborg-agent.{HOST}", message)
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            found = self._channel.basic_get(self._reply, no_ack=True)
-            if found is not None:
-                answer = opened(found)
-                if answer.get("result") is not None:
-                    result: dict[str, Any] = answer["result"]
-                    return result
-            time.sleep(0.02)
-        raise AssertionError("no answer")
+        # The agent may say first that it is alive.
+        while (answer := received(self._channel, self._reply)).get("result") is None:
+            pass
+        result: dict[str, Any] = answer["result"]
+        return result
 
     def answer(self, question: dict[str, Any], answer: object) -> None:
         """Answer a question that was asked of another host."""
@@ -166,18 +142,14 @@ class DefaultExchange:
         self._publish(question["_reply_q"], message)
 
     def _publish(self, queue: str, message: dict[str, Any]) -> None:
-        envelope = json.dumps({"oslo.version": "2.0", "oslo.message": json.dumps(message)})
-        sent = amqp.Message(
-            envelope, content_type="application/json", content_encoding="utf-8"
-        )
+        sent = amqp.Message(sealed(message), **HEADERS)
         self._channel.basic_publish(sent, "", queue)
 
 
 @pytest.fixture
 def to_agent(evil_url: str) -> Iterator[DefaultExchange]:
-    sender = DefaultExchange(evil_url)
-    yield sender
-    sender.close()
+    with connect(evil_url) as connection:
+        yield DefaultExchange(connection)
 
 
 def known_of_victim() -> list[object]:
@@ -300,35 +272,15 @@ def test_no_order_is_obeyed_that_no_conductor_gave(
     assert count == 34
 
 
-class SlowAgent:
-    """The queue of an agent that has not answered yet. Others know what it is asked."""
-
-    def __init__(self, url: str) -> None:
-        self._connection = connect(url)
-        self._channel = self._connection.channel()
-        self._queue = f"cyborg-agent.{SLOW}"
-        self._channel.queue_declare(self._queue, auto_delete=False)
-        self._channel.queue_bind(self._queue, "amq.topic", self._queue)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def asked(self) -> dict[str, Any]:
-        """The next question."""
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            found = self._channel.basic_get(self._queue, no_ack=True)
-            if found is not None:
-                return opened(found)
-            time.sleep(0.02)
-        raise AssertionError("nothing is asked")
-
-
 @pytest.fixture
-def slow(vhost: str, evil_url: str) -> Iterator[SlowAgent]:
-    agent = SlowAgent(vhost)
-    yield agent
-    agent.close()
+def asked_of_slow(vhost: str, evil_url: str) -> Iterator[Callable[[], dict[str, Any]]]:
+    """The next question to an agent that has not answered yet. Others know what it is asked."""
+    queue = f"cyborg-agent.{SLOW}"
+    with connect(vhost) as connection:
+        channel = connection.channel()
+        channel.queue_declare(queue, auto_delete=False)
+        channel.queue_bind(queue, "amq.topic", queue)
+        yield lambda: received(channel, queue)
 
 
 def done_answer(method: str) -> dict[str, Any]:
@@ -373,7 +325,7 @@ def false_answers(
 def test_no_answer_of_another_host_is_believed(
     conf: cfg.ConfigOpts,
     keys: Keys,
-    slow: SlowAgent,
+    asked_of_slow: Callable[[], dict[str, Any]],
     to_agent: DefaultExchange,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -389,7 +341,7 @@ def test_no_answer_of_another_host_is_believed(
         for method, ask in asks.items():
             for number in itertools.count():
                 waiting = conductor.submit(ask)
-                question = slow.asked()
+                question = asked_of_slow()
                 said = signing.Said(SLOW, method, question["args"])
                 asked = question["_context_signature"]
                 found = list(false_answers(keys, said, asked))

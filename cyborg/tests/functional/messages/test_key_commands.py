@@ -100,34 +100,26 @@ def test_a_service_that_needs_keys_and_has_none_says_so(config: pathlib.Path) ->
 NOBODY = 65534
 
 
-@pytest.mark.parametrize("linked", [False, True])
-def test_root_makes_the_key_as_the_user_of_the_agent(
-    config: pathlib.Path, *, linked: bool
-) -> None:
+@pytest.mark.parametrize("state", ["own", "linked", "missing"])
+def test_root_makes_the_key_as_the_user_of_the_agent(config: pathlib.Path, state: str) -> None:
     if os.geteuid() != 0:
         servers.end_without("only root can run it for another user")
     # The folders of tests are closed to others.
     with tempfile.TemporaryDirectory() as name:
         top = pathlib.Path(name)
         top.chmod(0o755)
-        state, of_root = top / "state", top / "etc"
-        for folder in (state, of_root):
+        folder, of_root = top / "state", top / "etc"
+        of_root.mkdir()
+        if state != "missing":
             folder.mkdir()
-        if linked:
-            (state / "keys").symlink_to(of_root)
-        os.chown(state, NOBODY, NOBODY)
+            os.chown(folder, NOBODY, NOBODY)
+        if state == "linked":
+            (folder / "keys").symlink_to(of_root)
         with config.open("a") as file:
-            file.write(f"[DEFAULT]\nstate_path = {state}\n")
+            file.write(f"[DEFAULT]\nstate_path = {folder}\n")
         done = run(config, "cyborg-agent", "key")
-        assert (done.returncode, list(of_root.iterdir())) == (int(linked), []), done
-        if not linked:
-            made = (state / "keys", state / "keys" / "host.pem")
+        assert (done.returncode, list(of_root.iterdir())) == (int(state != "own"), []), done
+        assert ("state does not exist: make it" in done.stderr) is (state == "missing"), done
+        if state == "own":
+            made = (folder / "keys", folder / "keys" / "host.pem")
             assert [path.stat().st_uid for path in made] == [NOBODY, NOBODY]
-
-
-def test_root_needs_the_folder_of_the_agent(config: pathlib.Path) -> None:
-    if os.geteuid() != 0:
-        servers.end_without("only root can run it for another user")
-    config.with_name("state").rmdir()
-    done = run(config, "cyborg-agent", "key")
-    assert (done.returncode, "state does not exist: make it" in done.stderr) == (1, True), done

@@ -29,7 +29,7 @@ from oslo_config import cfg
 
 from cyborg import rpc
 from cyborg.rpc import client, intake, lines, signers, signing
-from cyborg.tests import full_payloads, mutants, servers, signed
+from cyborg.tests import full_payloads, mutants, signed
 from cyborg.tests.hostile_host import EVIL, Keys
 from cyborg.tests.mutants import MIB, Mutant, Sender
 from cyborg.tests.service import until
@@ -46,22 +46,6 @@ SHARE = int(os.environ.get("CYBORG_TEST_MUTANTS_SHARE", "6"))
 PEAK, LEFT = 250 * MIB, 60 * MIB
 LONGEST_LINE = 500
 CALLS = 130
-
-#: Whose account of the broker it is; tests that run at the same time share the broker.
-ACCOUNT = f"evil-{uuid.uuid4().hex}"
-
-
-@pytest.fixture
-def evil_url(conf: cfg.ConfigOpts, vhost: str, tmp_path: pathlib.Path) -> Iterator[str]:
-    """The account of a host; conductors and agents need signatures."""
-    signed.require(conf, tmp_path)
-    rpc.use_memory(conf)
-    conf.set_override("transport_url", vhost)
-    conf.set_override("rpc_exchange", "amq.topic")
-    rpc.close()
-    with servers.user_of_agent(vhost, ACCOUNT) as own:
-        yield own
-    rpc.close()
 
 
 @dataclasses.dataclass
@@ -103,7 +87,7 @@ def overheard(vhost: str, site: Site) -> dict[str, dict[str, Any]]:
         channel.queue_declare(f"spy {queue}", auto_delete=False)
         channel.queue_bind(f"spy {queue}", "amq.topic", queue)
     site.honest()
-    found = {queue: mutants.opened(get(channel, f"spy {queue}")) for queue in queues}
+    found = {queue: mutants.received(channel, f"spy {queue}") for queue in queues}
     replies = found[client.CONDUCTOR_TOPIC]["_reply_q"]
     # The same question once more, whose answer is for us.
     channel.queue_declare("reply_spy", auto_delete=False)
@@ -111,19 +95,9 @@ def overheard(vhost: str, site: Site) -> dict[str, dict[str, Any]]:
     channel.basic_publish(
         amqp.Message(asked, **mutants.HEADERS), "amq.topic", client.CONDUCTOR_TOPIC
     )
-    found[replies] = mutants.opened(get(channel, "reply_spy"))
+    found[replies] = mutants.received(channel, "reply_spy")
     connection.close()
     return found
-
-
-def get(channel: amqp.Channel, queue: str) -> amqp.Message:
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        found = channel.basic_get(queue, no_ack=True)
-        if found is not None:
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"nothing is in {queue}")
 
 
 def memory(what: str) -> int:
@@ -331,12 +305,12 @@ def test_an_exchange_with_an_odd_name(site: Site, log: Log, evil_url: str) -> No
     """The name of the exchange is in what is delivered, too."""
     connection = mutants.connect(evil_url)
     channel = connection.channel()
-    for name in (f"reply_{ACCOUNT}:\x1b[2J", f"reply_{ACCOUNT}:\ud800"):
+    for name in (f"reply_{EVIL}:\x1b[2J", f"reply_{EVIL}:\ud800"):
         channel.exchange_declare(name, "fanout", auto_delete=False)
         channel.exchange_bind(destination="amq.topic", source=name)
         message = amqp.Message(b"{}", **mutants.HEADERS)
         channel.basic_publish(message, name, client.CONDUCTOR_TOPIC)
-        channel.queue_declare(f"reply_{ACCOUNT}:1", auto_delete=False)
+        channel.queue_declare(f"reply_{EVIL}:1", auto_delete=False)
         site.honest()
         log.check(name)
     connection.close()

@@ -19,32 +19,20 @@ from cyborg import conf as cyborg_conf
 from cyborg import rpc
 from cyborg.common import errors
 from cyborg.rpc import client as rpc_client
-from cyborg.tests import full_payloads, messages, servers
+from cyborg.tests import full_payloads, heard_reports, messages, servers
+from cyborg.tests.service import until
 
 #: Long enough for a busy machine; nothing waits so long unless it is broken.
 PATIENCE = 60
 
 
-class Conductor:
+class Conductor(heard_reports.Conductor):
     """Keeps what it is told; ``fault`` is raised instead."""
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self.reports: queue.Queue[rpc.HostReport] = queue.Queue()
+        super().__init__()
         self.kicks: queue.Queue[None] = queue.Queue()
-        self.fault: Exception | None = None
-        self.requests: queue.Queue[rpc.WriteRequest] = queue.Queue()
         self.permit = rpc.WritePermit(seconds=7.5, refused=None)
-
-    def report(self, context: dict[str, Any], report: dict[str, Any]) -> None:
-        if self.fault is not None:
-            raise self.fault
-        self.reports.put(rpc.HostReport.from_wire(report))
-
-    def report_unchanged(self, context: dict[str, Any], report: dict[str, Any]) -> bool:
-        return rpc.UnchangedReport.from_wire(report).digest == full_payloads.report().digest()
 
     def kick(self, context: dict[str, Any]) -> None:
         self.kicks.put(None)
@@ -54,25 +42,16 @@ class Conductor:
             raise self.fault
         return {"a handle": rpc.HeldRequest.from_wire(request).host}
 
-    def permit_write(self, context: dict[str, Any], request: dict[str, Any]) -> rpc.WritePermit:
-        if self.fault is not None:
-            raise self.fault
-        self.requests.put(rpc.WriteRequest.from_wire(request))
-        return self.permit
-
 
 class Agent:
     """Keeps the steps it is asked for; waits for ``gate`` and raises ``fault``."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()
-        self.reset()
-
-    def reset(self) -> None:
+        self.gate.set()
         self.steps: queue.Queue[tuple[rpc.HostStep, float]] = queue.Queue()
         self.programs: queue.Queue[tuple[rpc.ProgramStep, float]] = queue.Queue()
         self.fault: Exception | None = None
-        self.gate.set()
 
     def host_step(self, context: dict[str, Any], step: dict[str, Any], wait: float) -> None:
         self.steps.put((rpc.HostStep.from_wire(step), wait))
@@ -123,7 +102,7 @@ def running(request):
 @pytest.fixture
 def services(running):
     for endpoint in (running.conductor, running.agent, running.other_agent):
-        endpoint.reset()
+        endpoint.__init__()
     return running
 
 
@@ -154,8 +133,15 @@ def dead_broker(request, conf, monkeypatch):
 
 
 def test_what_is_sent_arrives_whole_and_where_it_should(services):
-    rpc.report(services.conf, full_payloads.report())
-    assert services.conductor.reports.get_nowait() == full_payloads.report()
+    report, request = full_payloads.report(), full_payloads.write_request()
+    rpc.report(services.conf, report)
+    assert services.conductor.reports.get_nowait() == report
+    assert rpc.report_unchanged(services.conf, report.unchanged())
+    other = dataclasses.replace(report, devices={})
+    assert not rpc.report_unchanged(services.conf, other.unchanged())
+    assert rpc.permit_write(services.conf, request) == 7.5
+    assert services.conductor.requests == [request]
+    assert rpc.held_handles(services.conf, "host-1") == {"a handle": "host-1"}
     rpc.run_host_step(services.conf, "host-2", full_payloads.step(), 30)
     assert services.other_agent.steps.get_nowait() == (full_payloads.step(), 30)
     assert services.agent.steps.empty()
@@ -164,26 +150,23 @@ def test_what_is_sent_arrives_whole_and_where_it_should(services):
     assert services.agent.programs.get_nowait() == (full_payloads.program_step(), 30)
 
 
-@pytest.mark.parametrize(
-    ("fault", "sentence"),
-    [
-        (errors.Invalid("the host's name is too long"), "the host's name is too long"),
-        (RuntimeError("SELECT secret FROM table"), r"^(?!.*SELECT).*RuntimeError"),
-    ],
-    ids=["refused", "unexpected"],
-)
-def test_a_report_that_fails_says_why_and_no_details(services, fault, sentence):
-    services.conductor.fault = fault
-    with pytest.raises(rpc.ReportFailed, match=sentence):
-        rpc.report(services.conf, full_payloads.report())
-
-
-def test_an_unchanged_report_is_answered_with_whether_it_is_the_stored_one(services):
-    report = full_payloads.report()
-
-    assert rpc.report_unchanged(services.conf, report.unchanged())
-    other = dataclasses.replace(report, devices={})
-    assert not rpc.report_unchanged(services.conf, other.unchanged())
+def test_what_a_conductor_refuses_or_fails_in_is_said_without_details(services):
+    report, request = full_payloads.report(), full_payloads.write_request()
+    services.conductor.fault = errors.Invalid("the host's name is too long")
+    with pytest.raises(rpc.ReportFailed, match="the host's name is too long"):
+        rpc.report(services.conf, report)
+    services.conductor.fault = RuntimeError("SELECT secret FROM table")
+    with pytest.raises(rpc.ReportFailed, match=r"^(?!.*SELECT).*RuntimeError"):
+        rpc.report(services.conf, report)
+    with pytest.raises(rpc.NoPermit, match="RuntimeError") as caught:
+        rpc.permit_write(services.conf, request)
+    # That is no refusal.
+    assert not isinstance(caught.value, rpc.WriteRefused)
+    assert rpc.held_handles(services.conf, "host-1") is None
+    services.conductor.fault = None
+    services.conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
+    with pytest.raises(rpc.WriteRefused, match=r"^It has ended\.$"):
+        rpc.permit_write(services.conf, request)
 
 
 def test_each_kick_is_followed_by_at_least_one_that_arrives(services):
@@ -195,72 +178,39 @@ def test_each_kick_is_followed_by_at_least_one_that_arrives(services):
         services.conductor.kicks.get(timeout=PATIENCE)
 
 
-@pytest.mark.parametrize(
-    ("run", "step", "fault"),
-    [
-        (rpc.run_host_step, full_payloads.step, rpc.HostStepFailed("the card is on fire")),
-        (rpc.run_program, full_payloads.program_step, rpc.HostStepRunning("still writing")),
-    ],
-    ids=lambda value: getattr(value, "__name__", None),
-)
-def test_what_a_step_ended_with_is_raised_with_its_sentence(services, run, step, fault):
-    services.agent.fault = fault
-
-    with pytest.raises(type(fault), match=f"^{fault}$"):
-        run(services.conf, "host-1", step(), 30)
-
-
-@pytest.mark.parametrize(("said", "known"), [(290, 290), (None, None), (-1, None), ("1", None)])
-def test_a_step_that_goes_on_says_for_how_long(services, said, known):
-    services.agent.fault = rpc.HostStepRunning("still cleaning", seconds=said)
-
-    with pytest.raises(rpc.HostStepRunning) as caught:
+def test_what_a_step_ended_with_is_raised_with_its_sentence(services):
+    services.agent.fault = rpc.HostStepFailed("the card is on fire")
+    with pytest.raises(rpc.HostStepFailed, match=r"^the card is on fire$"):
         rpc.run_host_step(services.conf, "host-1", full_payloads.step(), 30)
+    # One that goes on says for how long.
+    cases: list[tuple[Any, int | None]] = [(290, 290), (None, None), (-1, None), ("1", None)]
+    for said, known in cases:
+        services.agent.fault = rpc.HostStepRunning("still cleaning", seconds=said)
+        with pytest.raises(rpc.HostStepRunning, match=r"^still cleaning$") as running:
+            rpc.run_host_step(services.conf, "host-1", full_payloads.step(), 30)
+        assert running.value.seconds == known
 
-    assert (str(caught.value), caught.value.seconds) == ("still cleaning", known)
 
-
-@pytest.mark.parametrize("written", [True, False])
-def test_programming_that_failed_tells_whether_anything_was_written(services, written):
-    services.agent.fault = rpc.ProgramFailed(
-        "the bitstream is for another card", written=written, report_counter=7
-    )
-
-    with pytest.raises(rpc.ProgramFailed, match=r"^the bitstream is for another card$") as caught:
+@pytest.mark.parametrize(
+    ("fault", "sentence", "facts"),
+    [
+        (rpc.HostStepRunning("still writing"), "^still writing$", None),
+        (rpc.ProgramFailed("no", written=True, report_counter=7), "^no$", (True, 7)),
+        (rpc.ProgramFailed("no", written=False, report_counter=7), "^no$", (False, 7)),
+        # It may have written.
+        (RuntimeError("details"), r"^(?!.*details).*RuntimeError", (True, None)),
+    ],
+    ids=["goes on", "written", "not written", "a fault"],
+)
+def test_programming_that_failed_tells_whether_anything_was_written(
+    services, fault, sentence, facts
+):
+    services.agent.fault = fault
+    expected = rpc.ProgramFailed if facts else rpc.HostStepRunning
+    with pytest.raises(expected, match=sentence) as caught:
         rpc.run_program(services.conf, "host-1", full_payloads.program_step(), 30)
-
-    assert caught.value.written is written
-    assert caught.value.report_counter == 7
-
-
-def test_programming_that_met_a_fault_may_have_written(services):
-    services.agent.fault = RuntimeError("details")
-    with pytest.raises(rpc.ProgramFailed, match=r"^(?!.*details).*RuntimeError") as caught:
-        rpc.run_program(services.conf, "host-1", full_payloads.program_step(), 30)
-    assert caught.value.written
-
-
-def test_leave_to_write_is_given_for_some_seconds(services):
-    assert rpc.permit_write(services.conf, full_payloads.write_request()) == 7.5
-    assert services.conductor.requests.get_nowait() == full_payloads.write_request()
-
-
-def test_leave_that_is_refused_is_told_from_no_answer(services):
-    services.conductor.permit = rpc.WritePermit(seconds=0, refused="It has ended.")
-    with pytest.raises(rpc.WriteRefused, match=r"^It has ended\.$"):
-        rpc.permit_write(services.conf, full_payloads.write_request())
-
-    services.conductor.fault = RuntimeError("the database is away")
-    with pytest.raises(rpc.NoPermit, match="RuntimeError") as caught:
-        rpc.permit_write(services.conf, full_payloads.write_request())
-    assert not isinstance(caught.value, rpc.WriteRefused)
-
-
-def test_a_host_learns_what_of_it_is_in_use(services, conf):
-    assert rpc.held_handles(services.conf, "host-1") == {"a handle": "host-1"}
-
-    services.conductor.fault = RuntimeError("the database is away")
-    assert rpc.held_handles(services.conf, "host-1") is None
+    failure: Any = caught.value
+    assert facts is None or (failure.written, failure.report_counter) == facts
 
 
 def test_a_host_whose_agent_is_not_there_is_unreachable(services, monkeypatch):
@@ -297,38 +247,23 @@ def test_a_dead_broker_is_told_from_a_dead_host(conf):
         rpc.report(conf, full_payloads.report())
     with pytest.raises(rpc.NoPermit, match="broker"):
         rpc.permit_write(conf, full_payloads.write_request())
-
-
-@pytest.mark.usefixtures("dead_broker")
-def test_a_kick_to_a_dead_broker_is_not_waited_for_and_ends_in_the_log(conf, caplog):
-    rpc.configure(conf)
-
-    rpc.kick()
-
-    deadline = time.monotonic() + PATIENCE
-    while "No conductor was told" not in caplog.text:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("dead_broker", ["silent_port"], indirect=True)
-@pytest.mark.usefixtures("dead_broker")
-def test_a_kick_returns_while_a_silent_broker_is_still_being_asked(conf):
-    rpc.configure(conf)
-
-    rpc.kick()
-
-    assert "rpc-kick" in {thread.name for thread in threading.enumerate()}
-
-
-@pytest.mark.usefixtures("dead_broker")
-def test_a_server_starts_and_stops_though_the_broker_is_dead(conf):
+    # A server starts and stops none the less.
     server = rpc.agent_server(conf, "host-1", Agent())
-
     server.start()
-
     assert not server._started.wait(0.2)
     server.stop()
+
+
+@pytest.mark.usefixtures("dead_broker")
+def test_a_kick_to_a_dead_broker_is_not_waited_for_and_ends_in_the_log(conf, request, caplog):
+    rpc.configure(conf)
+
+    rpc.kick()
+
+    if "silent_port" in request.node.name:
+        # It is being asked still.
+        assert "rpc-kick" in {thread.name for thread in threading.enumerate()}
+    until(lambda: "No conductor was told" in caplog.text)
 
 
 @pytest.mark.services
