@@ -19,6 +19,15 @@ def names(devices) -> list[str]:
     return [deployable.name for device in devices for deployable in device.deployables]
 
 
+def in_one_group(simulated, first: str, *others: str) -> None:
+    """Put functions into the IOMMU group of the first one."""
+    group = simulated.files.target(f"{simulated.path(first)}/iommu_group")
+    for other in others:
+        place = f"{simulated.path(other)}/iommu_group"
+        simulated.files.unlink(place)
+        simulated.files.link(place, f"kernel/iommu_groups/{group}")
+
+
 def handle(address: str, **more: str) -> base.AttachHandle:
     return base.AttachHandle(attach_type="PCI", attach_info={**pci.split(address), **more})
 

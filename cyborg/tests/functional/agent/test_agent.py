@@ -5,10 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
-import socket
-import subprocess
-import sys
 import time
 
 import pytest
@@ -179,46 +175,3 @@ def test_reports_and_host_steps_cross_every_transport(conf, tmp_path, run_conduc
     until(lambda: is_done(conf, step))
 
     conductor.reports.get(timeout=PATIENCE)
-
-
-PROGRAM = """
-import sys
-from cyborg.cmd import agent
-from cyborg.agent import service
-
-class Watched(service.Agent):
-    def _report(self):
-        report = super()._report()
-        print("report", len(report.devices["fake_driver"]), flush=True)
-        return report
-    def stop(self):
-        super().stop()
-        print(sorted({"sqlalchemy", "alembic", "cyborg.db"} & sys.modules.keys()), flush=True)
-
-service.Agent = Watched
-sys.exit(agent.main(sys.argv[1:]))
-"""
-
-
-def test_the_command_starts_and_stops_without_a_broker_and_loads_no_database(tmp_path):
-    config = tmp_path / "cyborg.conf"
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        port = silent.getsockname()[1]
-        config.write_text(
-            f"[DEFAULT]\nhost = host-1\ntransport_url = rabbit://u:p@127.0.0.1:{port}/\n"
-            "[agent]\nenabled_drivers = fake_driver\n"
-        )
-        child = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, "--config-file", str(config)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert child.stdout is not None
-        while (line := child.stdout.readline()) != "report 1\n":
-            assert line  # a line of the log, not the end
-
-        child.send_signal(signal.SIGTERM)
-
-        assert "[]" in child.communicate(timeout=PATIENCE)[0].splitlines()
-        assert child.returncode == 0

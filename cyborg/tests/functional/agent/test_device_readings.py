@@ -61,24 +61,6 @@ def shown() -> dict[str, dict[str, float]]:
     return found
 
 
-def after_a_failure(text: str) -> list[dict[str, dict[str, float]]]:
-    """What is shown after a pass, and after one in which the driver fails."""
-    loaded, looking = an_agent(text, ["amd_gpu_driver"])
-    looking.run()
-    seen = [shown()]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loaded.drivers["amd_gpu_driver"], "discover", lambda _host: 1 / 0)
-        assert looking.run().errors
-    return [*seen, shown()]
-
-
-def test_a_driver_that_fails_shows_no_readings_of_before(simulate):
-    before, after = simulate({"cards": [GPU]}).call(after_a_failure, SERVED)
-
-    assert before
-    assert after == {}
-
-
 def after_passes(text: str, *broken: str) -> list[dict[str, dict[str, float]]]:
     """What is shown after a pass, and after one more when these files hold no number."""
     _loaded, looking = an_agent(text, DRIVERS)
@@ -112,12 +94,26 @@ def test_what_sensors_show_is_shown_as_long_as_they_do(simulate: Any) -> None:
     }
     del first[gpu]["temperature_celsius"]
     assert second == first
-
-
-def test_nothing_is_read_that_nobody_can_look_at(simulate: Any) -> None:
-    simulated = simulate({"cards": [GPU, DISK]})
-
+    # Nothing is read that nobody can look at.
     assert simulated.call(after_passes, SPEC) == [{}, {}]
+
+
+def after_a_failure(text: str) -> list[dict[str, dict[str, float]]]:
+    """What is shown after a pass, and after one in which the driver fails."""
+    loaded, looking = an_agent(text, ["amd_gpu_driver"])
+    looking.run()
+    seen = [shown()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loaded.drivers["amd_gpu_driver"], "discover", lambda _host: 1 / 0)
+        assert looking.run().errors
+    return [*seen, shown()]
+
+
+def test_a_driver_that_fails_shows_no_readings_of_before(simulate):
+    before, after = simulate({"cards": [GPU]}).call(after_a_failure, SERVED)
+
+    assert before
+    assert after == {}
 
 
 def test_the_number_of_series_is_bounded() -> None:
@@ -199,9 +195,11 @@ def test_a_sensor_that_nvml_refuses_costs_no_other(simulate, nvml):
     divided = simulated.card("divided")
     refused = {"temperature": "Insufficient Permissions", "used": "Insufficient Permissions"}
     show = {divided: {**refused, "milliwatts": 305500, "uncorrected": 3}}
+    # What the library says while it is loaded is no reading.
+    warning = {"warns": "FutureWarning: another package\n", divided: {"temperature": 61}}
 
-    _, (readings, healths, error) = simulated.call(
-        of_gpus, str(nvml), NVML + "ecc_uncorrectable_errors = 2\n", [show, show]
+    _, (readings, healths, error), (later, _, no_error) = simulated.call(
+        of_gpus, str(nvml), NVML + "ecc_uncorrectable_errors = 2\n", [show, warning, warning]
     )
 
     assert readings == {divided: {"power_watts": 305.5, "ecc_uncorrectable_errors": 3.0}}
@@ -210,17 +208,7 @@ def test_a_sensor_that_nvml_refuses_costs_no_other(simulate, nvml):
         "[gpu_devices] read_sensors: NVML cannot read temperature_celsius, memory_used_bytes of "
         f"GPU {divided}: Insufficient Permissions"
     )
-
-
-def test_what_the_library_says_while_it_is_loaded_is_no_reading(simulate, nvml):
-    simulated = simulate({"cards": [DIVIDED]})
-    divided = simulated.card("divided")
-    show = {"warns": "FutureWarning: another package\n", divided: {"temperature": 61}}
-
-    _, (readings, _, error) = simulated.call(of_gpus, str(nvml), NVML, [show, show])
-
-    assert readings == {divided: {"temperature_celsius": 61.0}}
-    assert error is None
+    assert (later, no_error) == ({divided: {"temperature_celsius": 61.0}}, None)
 
 
 def test_gpus_that_hang_or_have_no_library_cost_a_sentence(simulate, nvml):

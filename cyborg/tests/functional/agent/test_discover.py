@@ -24,6 +24,7 @@ from cyborg.cmd import agent
 from cyborg.drivers import pci, privileged, registry
 from cyborg.drivers.pci import product_names
 from cyborg.tests.contract import passes
+from cyborg.tests.found_cards import in_one_group
 
 Discover = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -91,15 +92,20 @@ def previewed(drivers: list[str], names: str) -> dict[str, Any]:
     return answer
 
 
+def without_accelerators(simulated):
+    """A file is where the folder of accelerators was."""
+    accelerators = pathlib.Path(simulated.files.path("class/accel"))
+    shutil.rmtree(accelerators)
+    accelerators.write_text("")
+
+
 @pytest.mark.parametrize("broken", ["names", "accelerators"])
 def test_the_list_is_whole_whatever_cannot_be_read(simulate, tmp_path, broken):
     simulated = simulate({"cards": ["t4", "mi210", "ai100"]})
     (tmp_path / "pci.ids").mkdir()
     names = str(tmp_path / "pci.ids") if broken == "names" else "/dev/null"
     if broken == "accelerators":
-        accelerators = pathlib.Path(simulated.files.path("class/accel"))
-        shutil.rmtree(accelerators)
-        accelerators.write_text("")
+        without_accelerators(simulated)
 
     preview = simulated.call(previewed, ["nvidia_gpu_driver", "accel_driver"], names)
 
@@ -171,23 +177,21 @@ def test_people_get_a_table(discover):
     assert "and 13 more" in [line.strip() for line in lines]
 
 
-@pytest.mark.parametrize(
-    ("loaded", "shown"), [(None, "no function"), ("aes-128", "aes-128")]
-)
-def test_people_see_what_programmable_devices_run(discover, tmp_path, loaded, shown):
+def test_people_see_what_programmable_devices_run(discover, tmp_path):
     state = tmp_path / "loaded"
-    if loaded is not None:
-        state.mkdir()
-        (state / "host-1_FakeDevice.function").write_text(loaded)
+    state.mkdir()
     options = f"[fake_driver]\nprogram_mode = single-program\nstate_dir = {state}\n"
 
-    done = discover(drivers="fake_driver", more=options)
+    for shown in ("no function", "aes-128"):
+        if shown == "aes-128":
+            (state / "host-1_FakeDevice.function").write_text(shown)
+        done = discover(drivers="fake_driver", more=options)
 
-    assert done.returncode == 0, done.stderr
-    header, first, second = done.stdout.splitlines()[2:5]
-    place = header.index("PROGRAM")
-    assert first[place:].startswith("single-program")
-    assert second[place:].startswith(shown)
+        assert done.returncode == 0, done.stderr
+        header, first, second = done.stdout.splitlines()[2:5]
+        place = header.index("PROGRAM")
+        assert first[place:].startswith("single-program")
+        assert second[place:].startswith(shown)
 
 
 def test_what_ails_would_be_reserved_and_a_driver_that_fails_hides_no_other(host, discover):
@@ -253,10 +257,7 @@ def test_cards_that_nobody_offers_are_listed_with_reason_and_remedy(simulate, co
     at = {name: host.card(name) for name in names}
     host.files.put(f"{host.path(at['broken'])}/uevent", "")
     part = host.vfs(at["listed"])[1]
-    group = host.files.target(f"{host.path(at['t4'])}/iommu_group")
-    beside = f"{at['t4'][:-1]}1"
-    host.files.unlink(f"{host.path(beside)}/iommu_group")
-    host.files.link(f"{host.path(beside)}/iommu_group", f"kernel/iommu_groups/{group}")
+    in_one_group(host, at["t4"], f"{at['t4'][:-1]}1")
     named = configured(
         "nvidia_gpu_driver,intel_qat_driver,pci_driver",
         "[gpu_devices]\nenabled_vgpu_types = nvidia-474\n"
@@ -327,17 +328,15 @@ def test_a_host_on_which_no_driver_is_enabled_says_what_there_is(discover):
     }
 
 
-@pytest.mark.parametrize("options", [[], ["--debug"]])
-def test_what_a_driver_raised_is_traced_with_debug(simulate, configured, options):
+def test_what_a_driver_raised_is_traced_with_debug(simulate, configured):
     simulated = simulate({"cards": ["ai100"]})
-    accelerators = pathlib.Path(simulated.files.path("class/accel"))
-    shutil.rmtree(accelerators)
-    accelerators.write_text("")
+    without_accelerators(simulated)
 
-    done = simulated.call(in_process, *configured("accel_driver"), *options, "discover")
+    for options in ([], ["--debug"]):
+        done = simulated.call(in_process, *configured("accel_driver"), *options, "discover")
 
-    assert done.returncode == 1
-    assert ("Traceback" in done.stderr) is bool(options)
+        assert done.returncode == 1
+        assert ("Traceback" in done.stderr) is bool(options)
 
 
 def test_an_agent_without_a_broker_says_so_and_ends(configured):
@@ -348,37 +347,31 @@ def test_an_agent_without_a_broker_says_so_and_ends(configured):
     assert "Configuration files read: " in done.stderr
 
 
-CARD = {"address": "0000:11:00.0"}
+#: What nova.conf lists, and which functions are then given out twice.
+LISTED: list[tuple[list[dict[str, str]], list[str]]] = [
+    ([{"vendor_id": "10de", "product_id": "1eb8", "managed": "yes"}], ["0000:09:00.0"]),
+    # All parts of a card are listed with it; and who gives out the card gives out its parts.
+    ([{"address": "0000:11:00.0"}], ["0000:11:01.0", "0000:11:01.1"]),
+    ([{"address": "0000:11:00.*"}], ["0000:11:01.0", "0000:11:01.1"]),
+    ([{"vendor_id": "10de", "product_id": "ffff"}, {"devname": "eth7"}], []),
+]
 
 
-@pytest.mark.parametrize(
-    ("listed", "twice"),
-    [
-        ([{"vendor_id": "10de", "product_id": "1eb8", "managed": "yes"}], ["0000:09:00.0"]),
-        # All parts of a card are listed with it; and who gives out the card gives out its parts.
-        ([CARD], ["0000:11:01.0", "0000:11:01.1"]),
-        ([{"address": "0000:11:00.*"}], ["0000:11:01.0", "0000:11:01.1"]),
-        ([{"vendor_id": "10de", "product_id": "ffff"}, {"devname": "eth7"}], []),
-    ],
-)
-def test_what_nova_would_give_out_too_is_named(discover, tmp_path, listed, twice):
+def test_what_nova_would_give_out_too_is_named(discover, tmp_path):
     nova = tmp_path / "nova.conf"
-    lines = [f"device_spec = {json.dumps(each)}" for each in listed]
-    nova.write_text("\n".join(["[DEFAULT]", "host = x", "[pci]", *lines]))
+    for listed, twice in LISTED:
+        lines = [f"device_spec = {json.dumps(each)}" for each in listed]
+        nova.write_text("\n".join(["[DEFAULT]", "host = x", "[pci]", *lines]))
+        done = discover("--json", "--nova-conf", str(nova))
+        assert done.returncode == (1 if twice else 0), done.stderr
+        found = json.loads(done.stdout)["given_out_by_nova"]
+        assert [each["address"] for each in found] == twice, listed
+        said = discover("--nova-conf", str(nova)).stdout
+        assert said.count("Nova's [pci] device_spec") == len(twice), listed
 
-    done = discover("--json", "--nova-conf", str(nova))
-
-    assert done.returncode == (1 if twice else 0), done.stderr
-    found = json.loads(done.stdout)["given_out_by_nova"]
-    assert [each["address"] for each in found] == twice
-    said = discover("--nova-conf", str(nova)).stdout
-    assert said.count("Nova's [pci] device_spec") == len(twice)
-
-
-def test_what_nova_lists_under_its_old_name_and_what_is_no_list(discover, tmp_path):
-    nova = tmp_path / "nova.conf"
+    # By its old name, and what is no list.
     nova.write_text('[pci]\npassthrough_whitelist = [{"vendor_id": "10de"}]\n')
-    assert "0000:09:00.0" in discover("--nova-conf", str(nova)).stdout
+    assert "Nova's [pci] device_spec" in discover("--nova-conf", str(nova)).stdout
     nova.write_text("[pci]\ndevice_spec = 10de\n")
     done = discover("--nova-conf", str(nova))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cyborg.tests.contract import faults, passes
+from cyborg.tests.found_cards import in_one_group
 
 pytestmark = pytest.mark.slow
 
@@ -127,13 +128,10 @@ SOUND = {"id": "10de:10f0", "subsystem": "10de:12a2", "class": "040300", "driver
 CONSOLE = {"card": "t4", "boot_vga": 1, "class": "030000", "mdev": None}
 
 
-def in_one_group(simulated):
+def grouped(simulated):
     """Put the sound function of a card into the IOMMU group of the card."""
     first = simulated.card("t4")
-    group = simulated.files.target(f"{simulated.path(first)}/iommu_group")
-    sound = f"{simulated.path(f'{first[:-1]}1')}/iommu_group"
-    simulated.files.unlink(sound)
-    simulated.files.link(sound, f"kernel/iommu_groups/{group}")
+    in_one_group(simulated, first, f"{first[:-1]}1")
 
 
 def put(card, path, text):
@@ -167,7 +165,7 @@ UNCORRECTABLE, DEAD = ("ras/umc_err_count", "ue: 2\nce: 0"), ("nvme/nvme0/state"
 KEPT: dict[str, tuple[object, Callable[[Any], None], str, str]] = {
     "a group that the host has a part of": (
         {"card": "t4", "mdev": None, "functions": [SOUND]},
-        in_one_group,
+        grouped,
         NVIDIA,
         "",
     ),

@@ -10,8 +10,6 @@ import multiprocessing
 import os
 import pathlib
 import queue
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +18,8 @@ from typing import Any
 import pytest
 
 from cyborg.agent import hotplug
+from cyborg.tests import watched_agent
 from cyborg.tests.simulated import preload, uevents
-from cyborg.tests.watched_agent import AGENT
 
 PATIENCE = 60
 _CLONE_NEWNET = 0x40000000
@@ -141,32 +139,14 @@ def test_events_make_looks(kernel, look):
     kernel(look)
 
 
-@pytest.fixture
-def agent(simulate_live, tmp_path):
-    """A host with one card, and its agent, which says what it reports."""
+def test_a_card_that_comes_or_goes_is_reported_long_before_the_next_pass(simulate_live, tmp_path):
     host = simulate_live({"cards": ["t4", "qat-4xxx"]})
-    config = tmp_path / "cyborg.conf"
-    config.write_text(
-        "[DEFAULT]\nhost = host-1\ntransport_url = fake://\n"
-        "[agent]\nenabled_drivers = pci_driver\ndiscovery_interval = 86400\n"
-        "report_interval = 86400\n"
-        '[pci]\ndevice_spec = {"vendor_id": "10de"}\n'
-    )
-    command = [sys.executable, "-c", AGENT, "--config-file", str(config)]
-    process = host.start(*command, stdout=subprocess.PIPE)
-    lines = (line.split() for line in process.stdout)
-    return host, process, (words[1:] for words in lines if words[:1] == ["report"])
+    options = '[pci]\ndevice_spec = {"vendor_id": "10de"}\n'
+    with watched_agent.reports(host, tmp_path, options) as reports:
+        assert next(reports) == [f"host-1_{host.card('t4')}"]
 
-
-def test_a_card_that_comes_or_goes_is_reported_long_before_the_next_pass(agent):
-    host, process, reports = agent
-    assert next(reports) == [f"host-1_{host.card('t4')}"]
-
-    # Of what happens a first report may have one half.
-    host.change("pull", host.card("t4"))
-    assert any(names == [] for names in reports)
-    host.change("add", "t4")
-    assert any(len(names) == 1 for names in reports)
-
-    process.terminate()
-    assert process.wait(PATIENCE) == 0
+        # Of what happens a first report may have one half.
+        host.change("pull", host.card("t4"))
+        assert any(names == [] for names in reports)
+        host.change("add", "t4")
+        assert any(len(names) == 1 for names in reports)

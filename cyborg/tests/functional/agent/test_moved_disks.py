@@ -15,7 +15,6 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import conf as cyborg_conf
 from cyborg import db, rpc
 from cyborg.agent import discovery, host_steps, pass_counter
 from cyborg.arqs import service as arqs
@@ -25,6 +24,7 @@ from cyborg.handles import release
 from cyborg.inventory import report as inventory_report
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, messages, moving
+from cyborg.tests.contract import passes
 
 pytestmark = [pytest.mark.usefixtures("database")]
 
@@ -42,12 +42,8 @@ def tree(*serials: str) -> dict[str, Any]:
 @functools.cache
 def configured(listed: str) -> cfg.ConfigOpts:
     """The host's configuration; a host's functions are called in one process."""
-    conf = cfg.ConfigOpts()
-    cyborg_conf.register(conf)
-    conf(args=[], default_config_files=[], default_config_dirs=[])
-    conf.set_override("enabled_drivers", ["nvme_driver"], group="agent")
-    conf.set_override("device_spec", [f'{{"address": "{listed}"}}'], group="nvme")
-    return conf
+    text = f'[nvme]\ndevice_spec = {{"address": "{listed}"}}\n'
+    return passes.configured(text, ["nvme_driver"], "host-1")
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, work
+from cyborg import db
 from cyborg.agent import node_name
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
@@ -58,13 +58,3 @@ def test_the_root_may_have_either_name(placement: PlacementServer, root: str) ->
         assert placement.below(root).keys() == {A}
         hosts.apply()
         placement.sync()
-
-
-@pytest.mark.usefixtures("database")
-def test_a_root_that_is_not_there_is_waited_for(placement: PlacementServer) -> None:
-    hosts.apply(hosts.card("a"))
-    with pytest.raises(work.TryLater, match=r"no root provider host-1.example yet"):
-        placement.sync()
-    placement.make_provider("host-1")
-    placement.sync()
-    assert placement.below("host-1").keys() == {A}

@@ -84,12 +84,19 @@ def held(conf, tmp_path, monkeypatch):
 @pytest.mark.parametrize("node", ["vfio/8", "vfio/noiommu-8", "vfio/devices/vfio3"])
 def test_what_a_program_has_open_is_used_by_the_host(conf, nodes, held, node):
     with program(nodes / node) as pid:
+        held["now"] = None
+        unknown = look(conf, GROUPS, NODE_OF_ITS_OWN)
+        held["now"] = []
         uses = look(conf, GROUPS, NODE_OF_ITS_OWN)
 
     assert uses.of(FREE) is None
     assert f"process {pid} (" in uses.of(OPEN)
     assert str(nodes / node) in uses.of(OPEN)
     assert look(conf, GROUPS, NODE_OF_ITS_OWN).of(OPEN) is None
+    # While no conductor answers nothing is said of what is open.
+    assert unknown.of(FREE) is None
+    with pytest.raises(OSError, match="no conductor says"):
+        unknown.of(OPEN)
 
 
 def test_rdma_without_an_address_is_a_use_too(conf, nodes, held):
@@ -103,32 +110,21 @@ def test_rdma_without_an_address_is_a_use_too(conf, nodes, held):
     assert "uverbs1" in uses.of(OPEN)
 
 
-@pytest.mark.parametrize("group", ["7", "8"], ids=["itself", "another of its group"])
-def test_what_a_request_has_stays(conf, nodes, held, group):
-    held["now"] = [OPEN if group == "7" else FREE]
-    with program(nodes / "vfio/8"):
-        functions = [function(FREE, iommu_group=group), function(OPEN, iommu_group="8")]
-        assert look(conf, functions).of(OPEN) is None
-
-
-def test_while_no_conductor_answers_nothing_is_said_of_what_is_open(conf, nodes, held):
-    held["now"] = None
-    with program(nodes / "vfio/8"):
-        uses = look(conf, GROUPS)
-
-    assert uses.of(FREE) is None
-    with pytest.raises(OSError, match="no conductor says"):
-        uses.of(OPEN)
-
-
-def test_what_a_request_had_a_moment_ago_stays_until_it_is_closed(conf, nodes, held):
+def test_what_a_request_has_stays_until_it_is_closed(conf, nodes, held):
     """A guest is released, and ends its process meanwhile; or the agent starts anew."""
     held["now"] = [OPEN]
     with program(nodes / "vfio/8"):
-        look(conf, GROUPS)
+        # Where nobody can be asked, what the agent knows counts.
+        assert "no request" in look(conf, GROUPS, asks=False).of(OPEN)
+        assert look(conf, GROUPS).of(OPEN) is None
+        assert look(conf, GROUPS, asks=False).of(OPEN) is None
         held["now"] = []
         assert look(conf, GROUPS).of(OPEN) is None
         assert "no request has it" in look(conf, GROUPS).of(OPEN)
+        # So does what a request has another function of the group of.
+        held["now"] = [FREE]
+        in_one_group = [function(each, iommu_group="8") for each in (FREE, OPEN)]
+        assert look(conf, in_one_group).of(OPEN) is None
 
 
 def test_it_is_asked_only_for_what_is_newly_open(conf, nodes, held):
@@ -141,14 +137,6 @@ def test_it_is_asked_only_for_what_is_newly_open(conf, nodes, held):
         for _ in range(3):
             watch.look(snapshot, [FREE, OPEN])
     assert held["times"] == 1
-
-
-def test_what_the_agent_knows_counts_where_nobody_can_be_asked(conf, nodes, held):
-    held["now"] = [OPEN]
-    with program(nodes / "vfio/8"):
-        assert "no request" in look(conf, GROUPS, asks=False).of(OPEN)
-        look(conf, GROUPS)
-        assert look(conf, GROUPS, asks=False).of(OPEN) is None
 
 
 def test_only_functions_that_may_be_open_cause_a_look(conf, nodes, held, monkeypatch):
@@ -326,5 +314,3 @@ def test_one_that_is_closed_during_the_look_hides_no_other(nodes, monkeypatch):
 
         monkeypatch.setattr(os, "listdir", with_a_closed_one)
         assert open_nodes.holders([str(nodes / "vfio/8")])
-
-

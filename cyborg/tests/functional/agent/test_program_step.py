@@ -20,7 +20,6 @@ from cyborg.drivers import base, fake
 from cyborg.tests import full_payloads, hosts, messages
 from cyborg.tests.contract import driver as contract
 from cyborg.tests.glance_server import GlanceServer
-from cyborg.tests.heard_reports import Conductor
 from cyborg.tests.service import until
 
 PATIENCE = 60
@@ -128,10 +127,9 @@ class Host:
 
 
 @pytest.fixture
-def conductor(run_conductor) -> Conductor:
+def conductor(run_conductor):
     """Permits every write."""
-    permitting: Conductor = run_conductor()
-    return permitting
+    return run_conductor()
 
 
 @pytest.fixture
@@ -139,19 +137,6 @@ def host(conf, images, tmp_path, conductor) -> Iterator[Host]:
     running = Host(conf, images, tmp_path)
     yield running
     running.control()
-
-
-def test_a_function_is_loaded_and_the_agent_looks_again(host):
-    host.begin_pass()
-    host.begin_pass()
-
-    answer = host.program(host.step("aes"))
-
-    assert answer == rpc.ProgramAnswer(
-        function="aes", verified_by="the fake card's memory", report_counter=2
-    )
-    assert host.loaded() == ["aes", ""]
-    assert host.looks == [2]
 
 
 def test_no_layout_is_changed_while_virtual_functions_are_made(host):
@@ -166,33 +151,36 @@ def test_no_layout_is_changed_while_virtual_functions_are_made(host):
     assert host.layouts.set == ["sym"]
 
 
-def test_a_conductor_that_asks_again_joins(host):
+def test_a_conductor_that_asks_again_joins_and_another_order_waits(host, caplog):
+    caplog.set_level("INFO")
     host.control(program={"hang": True})
     step = host.step("aes")
-    for asked_ms in (1000, 1001):
+    for each in (
+        step,
+        dataclasses.replace(step, asked_ms=1001),
+        host.step("des", asked_ms=1002),
+    ):
         with pytest.raises(rpc.HostStepRunning, match="has not finished to program"):
-            host.program(dataclasses.replace(step, asked_ms=asked_ms), 0.1)
+            host.program(each, 0.1)
 
     host.control()
 
-    assert host.program(dataclasses.replace(step, asked_ms=1002)).function == "aes"
-    assert host.looks == [0]
-
-
-def end_unheard(host: Host, step: rpc.ProgramStep, *loaded: str) -> None:
-    """Let a write end after its conductor has gone, and before it asks again."""
-    host.control(program={"hang": True})
-    with pytest.raises(rpc.HostStepRunning):
-        host.program(step, 0.1)
-    host.control()
-    host.await_loaded(*loaded)
+    host.await_loaded("des", "")
+    assert host.program(host.step("sha", asked_ms=1003)).function == "sha"
+    assert caplog.text.count("Fake program of") == 3
+    assert host.looks == [0, 0, 0]
 
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_write_that_ends_between_two_questions_is_not_made_again(host, caplog, restarts):
     caplog.set_level("INFO")
     step = host.step("aes")
-    end_unheard(host, step, "aes", "")
+    # Its conductor goes, and it ends before that asks again.
+    host.control(program={"hang": True})
+    with pytest.raises(rpc.HostStepRunning):
+        host.program(step, 0.1)
+    host.control()
+    host.await_loaded("aes", "")
     until(lambda: "is kept" in caplog.text)
     if restarts:
         host.restart()
@@ -366,19 +354,7 @@ def test_a_report_says_which_devices_were_written_since(host, conductor):
     assert not is_marked()
 
 
-def test_what_is_asked_for_next_waits_for_what_runs(host):
-    host.control(program={"hang": True})
-    for asked_ms, function in ((1000, "aes"), (1001, "des")):
-        with pytest.raises(rpc.HostStepRunning):
-            host.program(host.step(function, asked_ms=asked_ms), 0.1)
-
-    host.control()
-
-    host.await_loaded("des", "")
-    assert host.program(host.step("sha", asked_ms=1002)).function == "sha"
-
-
-def test_a_message_that_was_held_up_is_not_obeyed(host):
+def test_a_message_that_was_held_up_or_is_for_another_agent_is_not_obeyed(host):
     late = host.step("aes")
     host.program(host.step("des", asked_ms=1001))
 
@@ -389,15 +365,11 @@ def test_a_message_that_was_held_up_is_not_obeyed(host):
     host.prepare(host.handle_step(asked_ms=1002))
     with pytest.raises(rpc.HostStepRunning, match="asked for meanwhile"):
         host.program(host.step("sha", asked_ms=1001))
+    # It was for the agent before this one.
+    with pytest.raises(rpc.HostStepRunning, match="started again"):
+        host.program(host.step("sha", asked_ms=1003, agent_started=4))
 
     assert host.loaded() == ["des", ""]
-
-
-def test_an_order_to_the_agent_before_is_not_obeyed(host):
-    with pytest.raises(rpc.HostStepRunning, match="started again"):
-        host.program(host.step("aes", agent_started=4))
-
-    assert host.loaded() == ["", ""]
 
 
 def test_a_deployable_is_programmed_after_the_steps_of_its_handles(host, caplog):
@@ -492,23 +464,6 @@ def test_another_function_than_was_asked_for_is_a_failure(host):
 
     assert caught.value.written
     assert host.program(host.step("a-e-s", function_id="AES", asked_ms=1001)).function == "a-e-s"
-
-
-def test_the_report_after_programming_shows_what_is_loaded(
-    conf, host, conductor, run_agent
-):
-    run_agent()
-    first = conductor.reports.get(timeout=PATIENCE)
-    step = host.step("aes", agent_started=first.started)
-
-    answer = rpc.run_program(conf, "host-1", step, PATIENCE)
-
-    assert answer.report_counter >= first.counter
-    report = first
-    while report.counter <= answer.report_counter:
-        report = conductor.reports.get(timeout=PATIENCE)
-    (device,) = report.devices["fake_driver"]
-    assert [part.function for part in device.deployables] == [None, "aes", ""]
 
 
 def test_a_pass_that_began_before_is_known_by_its_number(

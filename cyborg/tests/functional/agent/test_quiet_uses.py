@@ -24,15 +24,19 @@ def reasons() -> dict[str, str | None]:
     return {name: pci.reason_to_keep(each, functions) for name, each in functions.items()}
 
 
-def offered(simulated, driver):
-    (only,) = simulated.call(passes.run, [driver], OPTIONS[driver])
-    assert only.errors == {}
+def addresses(devices):
     return {
         pci.join(handle.attach_info)
-        for device in only.devices[driver]
+        for device in devices
         for part in device.deployables
         for handle in part.attach_handles
     }
+
+
+def offered(simulated, driver):
+    (only,) = simulated.call(passes.run, [driver], OPTIONS[driver])
+    assert only.errors == {}
+    return addresses(only.devices[driver])
 
 
 def hide_interfaces(simulated, vf):
@@ -43,26 +47,22 @@ def hide_interfaces(simulated, vf):
         simulated.files.path(path).rmdir()
 
 
-@pytest.mark.parametrize("folder", ["net", "infiniband"])
-def test_an_interface_in_another_network_namespace_is_in_use(simulate, folder):
-    simulated = simulate({"cards": [{"card": "x710", "vfs": 3}]})
-    lent, bare, free = simulated.vfs(simulated.card("x710"))
-    for vf in (lent, bare):
+def test_an_interface_or_rdma_device_in_another_network_namespace_is_in_use(simulate):
+    simulated = simulate({"cards": [{"card": "x710", "vfs": 5}]})
+    lent, rdma, rdma_alone, bare, free = simulated.vfs(simulated.card("x710"))
+    for vf in (lent, rdma, bare):
         hide_interfaces(simulated, vf)
-    simulated.files.directory(f"{simulated.path(lent)}/{folder}")
+    simulated.files.directory(f"{simulated.path(lent)}/net")
+    for vf in (rdma, rdma_alone):
+        simulated.files.directory(f"{simulated.path(vf)}/infiniband")
 
-    assert "in another network namespace" in simulated.call(reasons)[lent]
+    said = simulated.call(reasons)
+
+    for vf in (lent, rdma):
+        assert "in another network namespace" in said[vf]
+    assert "its RDMA device is in another" in said[rdma_alone]
     # A driver that makes no interface, and one that is bound for guests, leave no folder.
     assert offered(simulated, "nic_driver") == {bare, free}
-
-
-def test_an_rdma_device_may_be_lent_without_its_interface(simulate):
-    simulated = simulate({"cards": [{"card": "x710", "vfs": 2}]})
-    lent, free = simulated.vfs(simulated.card("x710"))
-    simulated.files.directory(f"{simulated.path(lent)}/infiniband")
-
-    assert "its RDMA device is in another" in simulated.call(reasons)[lent]
-    assert offered(simulated, "nic_driver") == {free}
 
 
 def a_pass(held):
@@ -71,13 +71,7 @@ def a_pass(held):
     drivers = registry.load(passes.configured(conf, ["nic_driver"], "host-1")).drivers
     uses = host_use.Uses(used={}, held=frozenset(held))
     found = discovery.Discovery("host-1", drivers, timeout=60, look=lambda *_: uses).run()
-    handles = (
-        handle
-        for device in found.devices["nic_driver"]
-        for part in device.deployables
-        for handle in part.attach_handles
-    )
-    return {pci.join(each.attach_info) for each in handles}
+    return addresses(found.devices["nic_driver"])
 
 
 def test_what_a_request_has_stays_though_its_interface_is_lent_to_a_pod(simulate):
@@ -90,31 +84,35 @@ def test_what_a_request_has_stays_though_its_interface_is_lent_to_a_pod(simulate
     assert simulated.call(a_pass, []) == {free}
 
 
-@pytest.mark.parametrize("driver", ["uio_pci_generic", "igb_uio", "someones"])
+def uio(simulated, name, place=""):
+    """A driver shows programs of the host this function, or a part of it."""
+    made = f"{simulated.path(simulated.card(name))}{place}/uio/uio0"
+    simulated.files.put(f"{made}/name", "x")
+    simulated.files.link("class/uio/uio0", made)
+
+
 @pytest.mark.parametrize(
     ("card", "owner"), [("nvme-pm1733", "nvme_driver"), ("ai100", "accel_driver")]
 )
-def test_a_driver_for_programs_of_the_host_is_a_use(simulate, card, owner, driver):
-    cards = [{"card": card, "driver": driver, "name": "taken"}, {"card": card, "name": "free"}]
-    simulated = simulate({"cards": cards})
-    address = simulated.card("taken")
-    if driver == "someones":
-        made = f"{simulated.path(address)}/uio/uio0"
-        simulated.files.put(f"{made}/name", "x")
-        simulated.files.link("class/uio/uio0", made)
+def test_a_driver_for_programs_of_the_host_is_a_use(simulate, card, owner):
+    drivers = ["uio_pci_generic", "igb_uio", "someones"]
+    cards = [{"card": card, "driver": driver, "name": driver} for driver in drivers]
+    simulated = simulate({"cards": [*cards, {"card": card, "name": "free"}]})
+    uio(simulated, "someones")
 
-    assert f"its driver {driver} is for programs of the host" in simulated.call(reasons)[address]
+    said = simulated.call(reasons)
+
+    for driver in drivers:
+        sentence = f"its driver {driver} is for programs of the host"
+        assert sentence in said[simulated.card(driver)]
     assert offered(simulated, owner) == {simulated.card("free")}
 
 
 def test_a_part_of_a_function_for_programs_of_the_host_does_not_take_the_function(simulate):
     simulated = simulate({"cards": [{"card": "ai100", "driver": "someones", "name": "card"}]})
-    address = simulated.card("card")
-    made = f"{simulated.path(address)}/region0/part.1/uio/uio0"
-    simulated.files.put(f"{made}/name", "x")
-    simulated.files.link("class/uio/uio0", made)
+    uio(simulated, "card", "/region0/part.1")
 
-    assert offered(simulated, "accel_driver") == {address}
+    assert offered(simulated, "accel_driver") == {simulated.card("card")}
 
 
 CXL = {

@@ -14,7 +14,7 @@ from cyborg.drivers import pci
 from cyborg.drivers.nvidia import vgpu_types
 from cyborg.drivers.pci import product_names
 from cyborg.tests.contract import passes
-from cyborg.tests.found_cards import found, names, twice, whys
+from cyborg.tests.found_cards import found, in_one_group, names, twice, whys
 
 GIB = 1024
 #: As on an L40S: the product's name does not say how much memory it has.
@@ -182,11 +182,8 @@ def test_what_may_be_a_bridge_stays_as_it_was(simulate, config, listed):
     simulated = simulate({"cards": [NVSWITCH, "t4", "mi210"]})
     switch = simulated.card("nvswitch")
     card = switch if listed == "it" else simulated.card("t4")
-    group = simulated.files.target(f"{simulated.path(simulated.card('t4'))}/iommu_group")
     if card != switch:
-        place = f"{simulated.path(switch)}/iommu_group"
-        simulated.files.unlink(place)
-        simulated.files.link(place, f"kernel/iommu_groups/{group}")
+        in_one_group(simulated, card, switch)
     path = f"{simulated.path(switch)}/config"
     simulated.files.unlink(path)
     if config is not None:
@@ -212,46 +209,40 @@ OFS = {
 }
 
 
-def test_further_functions_of_an_ofs_card_are_no_cards(simulate):
-    simulated = simulate({"cards": [OFS]})
+#: More cards with the same regions.
+SAME = {
+    "8086:bcbd": "CUSTOM_FPGA_INTEL_INTEGRATED_5",
+    "8086:bcc0": "CUSTOM_FPGA_INTEL_INTEGRATED_6",
+    "1c2c:1000": "CUSTOM_FPGA_INTEL_PAC_N5010",
+    "1c2c:1001": "CUSTOM_FPGA_INTEL_PAC_N5011",
+}
 
-    (device,) = found(simulated, "intel_fpga_driver")
 
-    assert pci.join(device.control_path.cpid_info) == simulated.card("ofs")
-    assert device.deployables[0].program_mode == "dynamic"
-    # It is not programmed while a guest has one of them.
+def test_which_cards_are_programmed(simulate):
+    # No tool knows the V80.
+    v80 = {"card": "u250", "name": "v80", "id": "10ee:50b4"}
+    cards = [OFS, *({"card": "n3000", "id": ids} for ids in SAME), v80, "u250"]
+    simulated = simulate({"cards": cards})
+
+    # Further functions of an OFS card are no cards.
+    ofs, *same = found(simulated, "intel_fpga_driver")
+
+    assert pci.join(ofs.control_path.cpid_info) == simulated.card("ofs")
+    assert ofs.deployables[0].program_mode == "dynamic"
+    for device, trait in zip(same, SAME.values(), strict=True):
+        assert trait in device.deployables[0].traits
+        assert device.deployables[0].program_mode == "dynamic"
+    modes = [each.deployables[0].program_mode for each in found(simulated, "xilinx_fpga_driver")]
+    assert modes == [None, "dynamic"]
+
+    # Nor is a card programmed while a guest has one of its functions.
     part = f"{simulated.card('ofs')[:-1]}2"
     simulated.detach(part)
     simulated.attach(part, "vfio-pci")
 
-    (device,) = found(simulated, "intel_fpga_driver")
+    ofs, *_ = found(simulated, "intel_fpga_driver")
 
-    assert device.deployables[0].program_mode is None
-
-
-def test_more_cards_with_the_same_regions(simulate):
-    kinds = {
-        "8086:bcbd": "CUSTOM_FPGA_INTEL_INTEGRATED_5",
-        "8086:bcc0": "CUSTOM_FPGA_INTEL_INTEGRATED_6",
-        "1c2c:1000": "CUSTOM_FPGA_INTEL_PAC_N5010",
-        "1c2c:1001": "CUSTOM_FPGA_INTEL_PAC_N5011",
-    }
-    simulated = simulate({"cards": [{"card": "n3000", "id": ids} for ids in kinds]})
-
-    devices = found(simulated, "intel_fpga_driver")
-
-    for device, trait in zip(devices, kinds.values(), strict=True):
-        assert trait in device.deployables[0].traits
-        assert device.deployables[0].program_mode == "dynamic"
-
-
-def test_a_card_that_no_tool_knows_is_not_programmed(simulate):
-    simulated = simulate({"cards": [{"card": "u250", "name": "v80", "id": "10ee:50b4"}, "u250"]})
-
-    v80, u250 = found(simulated, "xilinx_fpga_driver")
-
-    assert v80.deployables[0].program_mode is None
-    assert u250.deployables[0].program_mode == "dynamic"
+    assert ofs.deployables[0].program_mode is None
 
 
 def test_a_virtual_function_whose_id_begins_with_0_is_told_before_it_is_linked(simulate):
@@ -306,87 +297,51 @@ def test_the_name_that_a_driver_shows_is_kept_while_a_guest_has_the_card(simulat
     ] * 2
 
 
-SOUND = {
-    "id": "10de:10f0",
-    "subsystem": "10de:12a2",
-    "class": "040300",
-    "driver": "snd_hda_intel",
-}
-
-
-@pytest.fixture
-def grouped(simulate):
-    """A card with a sound function in its IOMMU group, and the driver that this has."""
-
-    def make(driver: str | None, **more: object):
-        card = {"card": "t4", "mdev": None, "functions": [{**SOUND, "bound": driver}], **more}
-        simulated = simulate({"cards": [card]})
-        first = simulated.card("t4")
-        group = simulated.files.target(f"{simulated.path(first)}/iommu_group")
-        sound = simulated.path(f"{first[:-1]}1")
-        simulated.files.unlink(f"{sound}/iommu_group")
-        simulated.files.link(f"{sound}/iommu_group", f"kernel/iommu_groups/{group}")
-        return simulated
-
-    return make
-
-
-@pytest.mark.parametrize(
-    ("driver", "offered"),
-    [("snd_hda_intel", 0), ("vfio-pci", 1), ("pci-stub", 1), (None, 1)],
-)
-def test_a_card_is_offered_only_if_its_whole_group_is_free(grouped, driver, offered):
-    assert len(found(grouped(driver), "nvidia_gpu_driver")) == offered
-
-
-@pytest.mark.parametrize(
-    ("keys", "reason"),
-    [
-        ({"id": "1002:515e", "driver": "radeon"}, "it is the screen of the server's board"),
-        ({"id": "1002:1638"}, "it is the processor's own graphics"),
-    ],
-    ids=["ES1000", "processor"],
-)
-def test_what_shows_a_console_is_no_accelerator(simulate, keys, reason):
-    simulated = simulate({"cards": [{"card": "mi210", "class": "030000", **keys}]})
-    address = simulated.card("mi210")
-
-    assert found(simulated, "amd_gpu_driver") == ()
-    assert simulated.call(whys, "amd_gpu_driver")[address][0] == reason
-    listed = f'[amd_gpu_driver]\ndevice_spec = {{"address": "{address}"}}\n'
-    assert len(found(simulated, "amd_gpu_driver", listed)) == 1
-
-
-def test_a_card_of_a_display_class_with_memory_of_its_own_is_offered(simulate):
-    card = {"card": "mi210", "class": "030000", "attributes": {"mem_info_vram_vendor": "samsung"}}
-
-    assert len(found(simulate({"cards": [card]}), "amd_gpu_driver")) == 1
-
-
+SOUND = {"id": "10de:10f0", "subsystem": "10de:12a2", "class": "040300", "driver": "snd_hda_intel"}
 LISTED = '[pci]\ndevice_spec = {"vendor_id": "10de"}\n'
+BOARD = '[pci]\ndevice_spec = {"vendor_id": "10de", "board": "b"}\n'
 
 
-def test_of_a_group_that_is_listed_only_the_first_function_is_offered(grouped):
+@pytest.mark.parametrize(
+    ("driver", "is_free"),
+    [("snd_hda_intel", False), ("vfio-pci", True), ("pci-stub", True), (None, True)],
+)
+def test_a_card_is_offered_only_if_its_whole_group_is_free(simulate, driver, is_free):
     """The kernel gives a group to one guest: that of another function could never start."""
-    simulated = grouped("vfio-pci")
+    card = {"card": "t4", "mdev": None, "functions": [{**SOUND, "bound": driver}]}
+    simulated = simulate({"cards": [card]})
+    first = simulated.card("t4")
+    in_one_group(simulated, first, f"{first[:-1]}1")
+    offered = [f"host-1_{first}"] if is_free else []
 
-    assert names(found(simulated, "pci_driver", LISTED)) == [f"host-1_{simulated.card('t4')}"]
-    assert found(grouped("snd_hda_intel"), "pci_driver", LISTED) == ()
-
-
-def test_a_group_can_be_a_board(grouped):
-    text = '[pci]\ndevice_spec = {"vendor_id": "10de", "board": "b"}\n'
-
-    (board,) = found(grouped("snd_hda_intel"), "pci_driver", text)
-
+    assert names(found(simulated, "nvidia_gpu_driver")) == offered
+    # Of a group that is listed only the first function is offered, or all of it as a board.
+    assert names(found(simulated, "pci_driver", LISTED)) == offered
+    (board,) = found(simulated, "pci_driver", BOARD)
     assert len(board.deployables[0].attach_handles) == 2
 
 
-def in_one_group(simulated, first, *others):
-    group = simulated.files.target(f"{simulated.path(first)}/iommu_group")
-    for other in others:
-        simulated.files.unlink(f"{simulated.path(other)}/iommu_group")
-        simulated.files.link(f"{simulated.path(other)}/iommu_group", f"kernel/iommu_groups/{group}")
+def test_what_shows_a_console_is_no_accelerator(simulate):
+    reasons = {
+        "ES1000": "it is the screen of the server's board",
+        "graphics": "it is the processor's own graphics",
+    }
+    display = {"card": "mi210", "class": "030000"}
+    cards = [
+        {**display, "name": "ES1000", "id": "1002:515e", "driver": "radeon"},
+        {**display, "name": "graphics", "id": "1002:1638"},
+        # Of such a class, with memory of its own.
+        {**display, "name": "card", "attributes": {"mem_info_vram_vendor": "samsung"}},
+    ]
+    simulated = simulate({"cards": cards})
+    at = {name: simulated.card(name) for name in (*reasons, "card")}
+
+    assert names(found(simulated, "amd_gpu_driver")) == [f"host-1_{at['card']}"]
+    said = simulated.call(whys, "amd_gpu_driver")
+    for name, reason in reasons.items():
+        assert said[at[name]][0] == reason
+        listed = f'[amd_gpu_driver]\ndevice_spec = {{"address": "{at[name]}"}}\n'
+        assert names(found(simulated, "amd_gpu_driver", listed)) == [f"host-1_{at[name]}"]
 
 
 @pytest.mark.parametrize("listed", ["", '{"product_id": "1eb8"}'], ids=["one driver", "two"])
@@ -425,3 +380,23 @@ def test_a_disk_with_virtual_functions_is_not_given_whole(simulate):
 
     assert found(simulated, "nvme_driver", text) == ()
     assert names(found(simulated, "pci_driver", text)) == [f"host-1_{address[:-1]}1"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "text"),
+    [
+        ("mdev_driver", '[mdev]\nmdev_spec = {"mdev_type": "nvidia-230"}\n'),
+        ("nvidia_gpu_driver", divided("nvidia-230")),
+    ],
+)
+def test_a_parent_that_can_have_any_number_does_not_fill_the_memory(simulate, driver, text):
+    """As much as an unsigned number can be, which is how some drivers say that they count none."""
+    simulated = simulate({"cards": ["t4"]})
+    kind = f"{simulated.path(simulated.card('t4'))}/mdev_supported_types/nvidia-230"
+    simulated.files.put(f"{kind}/available_instances", 2**32 - 1)
+
+    (only,) = simulated.call(passes.run, [driver], text)
+
+    assert only.devices == {driver: ()}
+    assert only.unread == {simulated.card("t4")}
+    assert "There cannot be 4294967295 mediated devices" in only.errors[driver]

@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import functools
 import json
-import subprocess
-import sys
 import threading
 from typing import Any
 
 import pytest
 from oslo_config import cfg
 
-from cyborg import conf as cyborg_conf
 from cyborg.agent import sriov
 from cyborg.drivers import pci, privileged
+from cyborg.tests import watched_agent
+from cyborg.tests.contract import passes
 from cyborg.tests.privileged_acts import act, unbind
-from cyborg.tests.watched_agent import AGENT
 
 PATIENCE = 60
 NVME, NIC = "nvme-pm1733", "e810"
@@ -47,12 +45,9 @@ def preview(*rules: dict[str, Any]) -> list[str]:
 
 def configuration(*rules: dict[str, Any]) -> cfg.ConfigOpts:
     privileged.context.set_client_mode(False)
-    conf = cfg.ConfigOpts()
-    cyborg_conf.register(conf)
-    conf(args=[], default_config_files=[], default_config_dirs=[])
-    conf.set_override("driver_timeout", PATIENCE, group="agent")
-    conf.set_override("sriov_spec", [json.dumps(rule) for rule in rules], group="agent")
-    return conf
+    lines = "".join(f"sriov_spec = {json.dumps(rule)}\n" for rule in rules)
+    text = f"[agent]\ndriver_timeout = {PATIENCE}\n{lines}"
+    return passes.configured(text, [], "host-1")
 
 
 @pytest.fixture
@@ -182,23 +177,13 @@ def test_a_card_that_the_host_uses_is_left_alone(simulate):
 
 
 def test_the_agents_first_report_has_the_functions_already(host, tmp_path):
-    config = tmp_path / "cyborg.conf"
-    config.write_text(
-        "[DEFAULT]\nhost = host-1\ntransport_url = fake://\n"
-        "[agent]\nenabled_drivers = pci_driver\ndiscovery_interval = 86400\n"
-        "report_interval = 86400\n"
+    options = (
         'sriov_spec = {"vendor_id": "8086", "numvfs": 2, "vf_driver": "vfio-pci"}\n'
         '[pci]\ndevice_spec = {"vendor_id": "8086", "product_id": "1889"}\n'
     )
-    command = [sys.executable, "-c", AGENT, "--config-file", str(config)]
-
-    agent = host.start(*command, stdout=subprocess.PIPE)
-
-    line = next(line for line in agent.stdout if line.startswith("report"))
-    assert line.split()[1:] == [f"host-1_{vf}" for vf in vfs(host, NIC)]
-    assert drivers(host, NIC) == ["vfio-pci"] * 2
-    agent.terminate()
-    assert agent.wait(PATIENCE) == 0
+    with watched_agent.reports(host, tmp_path, options) as reports:
+        assert next(reports) == [f"host-1_{vf}" for vf in vfs(host, NIC)]
+        assert drivers(host, NIC) == ["vfio-pci"] * 2
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,9 @@ def configuration() -> str:
     return "\n".join(f"[{group}]\n{line}" for group in groups)
 
 
-def test_every_helper_is_started_as_the_page_says(sudoer: Machine) -> None:
+def test_every_helper_is_started_as_the_page_says_and_sudo_permits_nothing_else(
+    sudoer: Machine,
+) -> None:
     line = example("refuses every other argument.")
     sudoer.run(f"cat >/etc/sudoers.d/cyborg <<'EOF'\n{line}\nEOF\nchmod 440 /etc/sudoers.d/cyborg")
     sudoer.run(f"cat >/etc/cyborg/cyborg.conf <<'EOF'\n{configuration()}\nEOF")
@@ -154,6 +156,12 @@ def test_every_helper_is_started_as_the_page_says(sudoer: Machine) -> None:
         sudoer.run(as_the_unit(UNIT, command))
     with pytest.raises(AssertionError, match="prevents sudo from running as root"):
         sudoer.run(as_the_unit(UNIT, "sudo --non-interactive true"))
+    # And nothing else is permitted.
+    with pytest.raises(AssertionError, match="a password is required"):
+        sudoer.run(as_the_unit(DROP_IN, "sudo -n /usr/bin/id"))
+    helper = "sudo -n /usr/local/bin/cyborg-privsep-helper --config-file /tmp/evil.conf"
+    with pytest.raises(AssertionError, match="it takes only what"):
+        sudoer.run(as_the_unit(DROP_IN, helper))
 
 
 def test_without_sudo_a_capability_of_the_unit_is_enough(sudoer: Machine) -> None:
@@ -171,13 +179,3 @@ def test_without_sudo_a_capability_of_the_unit_is_enough(sudoer: Machine) -> Non
         sudoer.run(as_the_unit(UNIT, f"{sys.executable} -c '{client}'"))
     more = UNIT.replace("=CAP_DAC_OVERRIDE", "=CAP_DAC_OVERRIDE CAP_SYS_ADMIN")
     assert sudoer.run(as_the_unit(more, f"{sys.executable} -c '{client}'")) == REFUSED * 2
-
-
-def test_sudo_permits_nothing_else(sudoer: Machine) -> None:
-    line = example("refuses every other argument.")
-    sudoer.run(f"cat >/etc/sudoers.d/cyborg <<'EOF'\n{line}\nEOF\nchmod 440 /etc/sudoers.d/cyborg")
-    with pytest.raises(AssertionError, match="a password is required"):
-        sudoer.run(as_the_unit(DROP_IN, "sudo -n /usr/bin/id"))
-    helper = "sudo -n /usr/local/bin/cyborg-privsep-helper --config-file /tmp/evil.conf"
-    with pytest.raises(AssertionError, match="it takes only what"):
-        sudoer.run(as_the_unit(DROP_IN, helper))
