@@ -10,7 +10,7 @@ import os
 import pathlib
 import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from cyborg.tests.standalone_site import TIMEOUT, forks, wait_for
 
@@ -56,6 +56,14 @@ class Forked:
         self._process.join()
 
 
+def ini(options: Mapping[str, Mapping[str, object]]) -> str:
+    """The text of a configuration file with these options, by their groups."""
+    lines: list[str] = []
+    for group, values in options.items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in values.items())]
+    return "\n".join(lines)
+
+
 class Service:
     """One service as a process of its own, with its file, after those ``before``, and its log."""
 
@@ -76,16 +84,15 @@ class Service:
 
     def write(self, **options: str) -> None:
         """Let the file have these options, each ``group__name``."""
-        sections: dict[str, list[str]] = {
-            "DEFAULT": ["transport_url = rabbit://127.0.0.1:1/"],
-            "database": [f"connection = {self._database_url}"],
-            "agent": ["enabled_drivers = fake_driver"],
+        sections: dict[str, dict[str, str]] = {
+            "DEFAULT": {"transport_url": "rabbit://127.0.0.1:1/"},
+            "database": {"connection": self._database_url},
+            "agent": {"enabled_drivers": "fake_driver"},
         }
         for option, value in options.items():
             group, _, name = option.partition("__")
-            sections.setdefault(group, []).append(f"{name} = {value}")
-        lines = [line for group, found in sections.items() for line in (f"[{group}]", *found)]
-        self._file.write_text("\n".join(lines))
+            sections.setdefault(group, {})[name] = value
+        self._file.write_text(ini(sections))
 
     def reload(self, **options: str) -> None:
         """Change the file and tell the process."""

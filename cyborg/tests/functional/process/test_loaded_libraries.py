@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes load the large libraries: eventlet never, openstacksdk when it is first used."""
+"""Which processes load the large libraries: eventlet never, openstacksdk when it is first used.
+
+An agent needs no database.
+"""
 
 from __future__ import annotations
 
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -14,7 +18,9 @@ from cyborg.tests.service import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("database")
 
-_LOADED = "sorted(name for name in ('eventlet', 'openstack') if sys.modules.get(name))"
+_LOADED = "sorted(name for name in {names} if sys.modules.get(name))"
+_NAMES = ("eventlet", "openstack")
+_DATABASE = ("alembic", "cyborg.db", "sqlalchemy")
 _CLIENT = "{'REMOTE_ADDR': '127.0.0.1'}"
 _REQUEST = f"webob.Request.blank('/v2/devices', {_CLIENT}).get_response"
 
@@ -81,23 +87,29 @@ def run(code: str, config: pathlib.Path) -> list[str]:
 def test_the_wsgi_application_loads_neither(config: pathlib.Path) -> None:
     code = (
         "import sys, webob; from cyborg.wsgi.api import application;"
-        f"assert {_REQUEST}(application).status_code == 200; print({_LOADED})"
+        f"assert {_REQUEST}(application).status_code == 200; print({_LOADED.format(names=_NAMES)})"
     )
     assert run(code, config) == ["[]"]
 
 
 @pytest.mark.parametrize(
-    ("command", "words"),
+    ("command", "words", "names"),
     [
-        ("api", '"devices"'),
-        ("agent", 'cyborg_agent_last_timestamp_seconds{event="pass"}'),
-        ("conductor", "cyborg_database_up 1.0"),
+        ("api", '"devices"', _NAMES),
+        ("agent", 'cyborg_agent_last_timestamp_seconds{event="pass"}', (*_NAMES, *_DATABASE)),
+        ("conductor", "cyborg_database_up 1.0", _NAMES),
     ],
 )
-def test_a_service_loads_openstacksdk_only_to_call_another(config, command, words) -> None:
+def test_a_service_starts_and_stops_and_loads_openstacksdk_only_to_call_another(
+    config, command, words, names
+) -> None:
+    """Also where its broker says nothing."""
     port, group = free_port(), "api" if command == "api" else "metrics"
     path = "v2/devices" if command == "api" else "metrics"
-    with config.open("a") as file:
-        file.write(f"[{group}]\nport = {port}\n")
-    code = _SERVICE.format(command=command, port=port, path=path, words=words, loaded=_LOADED)
-    assert run(code, config) == ["[]", "['openstack']"]
+    loaded = _LOADED.format(names=names)
+    code = _SERVICE.format(command=command, port=port, path=path, words=words, loaded=loaded)
+    with socket.create_server(("127.0.0.1", 0)) as silent, config.open("a") as file:
+        broker = f"rabbit://u:p@127.0.0.1:{silent.getsockname()[1]}/"
+        file.write(f"[{group}]\nport = {port}\n[DEFAULT]\ntransport_url = {broker}\n")
+        file.flush()
+        assert run(code, config) == ["[]", "['openstack']"]

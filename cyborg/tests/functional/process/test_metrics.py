@@ -34,7 +34,7 @@ from cyborg.handles import release
 from cyborg.hosts import flags
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.counted_statements import SqlCounter
-from cyborg.tests.one_service import Forked
+from cyborg.tests.one_service import Forked, get, ini
 from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, Instance, Site, wait_for
 
@@ -76,21 +76,15 @@ def scrape(port: int) -> Scrape:
     return Scrape(requests.get(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT).text)
 
 
-def answers(port: int) -> bool:
-    try:
-        return requests.get(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT).ok
-    except requests.ConnectionError:
-        return False
+def answers(port: int, path: str = "/metrics") -> bool:
+    return get(port, path) == 200
 
 
 def config(folder: pathlib.Path, **groups: Mapping[str, object]) -> pathlib.Path:
     """A configuration file with these options; DEFAULT has a transport in memory."""
-    lines = []
     own = {"transport_url": "fake://", **groups.get("DEFAULT", {})}
-    for group, options in {**groups, "DEFAULT": own}.items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in options.items())]
     path = folder / f"{uuid.uuid4().hex}.conf"
-    path.write_text("\n".join(lines))
+    path.write_text(ini({**groups, "DEFAULT": own}))
     return path
 
 
@@ -184,26 +178,33 @@ def test_a_conductor_without_its_database_says_so(tmp_path: pathlib.Path) -> Non
     assert "cyborg_work_rows" not in seen.names
 
 
-def test_a_name_that_is_not_this_machines_is_not_answered(tmp_path: pathlib.Path) -> None:
+@pytest.fixture(scope="module")
+def agent_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of the metrics of an agent, whose reports nobody takes."""
     port = free_port()
     path = config(
-        tmp_path,
+        tmp_path_factory.mktemp("agent"),
         DEFAULT={"host": "Compute-1"},
+        agent={"enabled_drivers": "fake_driver,no_such_driver"},
         metrics={"port": port, "names": "metrics.example, node.example"},
     )
     with forked("cyborg-agent", path):
         wait_for("the endpoint", lambda: answers(port))
-        own = socket.gethostname()
-        for name in ("127.0.0.1", "10.0.0.7", "[::1]", "localhost", "LOCALHOST", own, "compute-1"):
-            assert asked_as(name, port) == 200, name
-        for name in ("metrics.example", "Node.Example"):
-            assert asked_as(f"{name}:{port}", port) == 200, name
-        # Nor is a client refused that says none, as no browser does.
-        assert asked_as("", port) == 200
-        for name in ("evil.example", "localhost.evil.example", "compute-1.evil.example", "[::1"):
-            for host in (name, f"{name}:{port}"):
-                assert asked_as(host, port) == 403, host
-        assert asked_as("evil.example", port, "/") == 403
+        yield port
+
+
+def test_a_name_that_is_not_this_machines_is_not_answered(agent_port: int) -> None:
+    own = socket.gethostname()
+    for name in ("127.0.0.1", "10.0.0.7", "[::1]", "localhost", "LOCALHOST", own, "compute-1"):
+        assert asked_as(name, agent_port) == 200, name
+    for name in ("metrics.example", "Node.Example"):
+        assert asked_as(f"{name}:{agent_port}", agent_port) == 200, name
+    # Nor is a client refused that says none, as no browser does.
+    assert asked_as("", agent_port) == 200
+    for name in ("evil.example", "localhost.evil.example", "compute-1.evil.example", "[::1"):
+        for host in (name, f"{name}:{agent_port}"):
+            assert asked_as(host, agent_port) == 403, host
+    assert asked_as("evil.example", agent_port, "/") == 403
 
 
 def asked_as(host: str, port: int, path: str = "/metrics") -> int:
@@ -214,15 +215,11 @@ def asked_as(host: str, port: int, path: str = "/metrics") -> int:
     return answer.status_code
 
 
-def test_an_agent_tells_of_its_drivers_though_nobody_takes_its_report(tmp_path) -> None:
-    port = free_port()
-    agent = {"enabled_drivers": "fake_driver,no_such_driver"}
-    path = config(tmp_path, agent=agent, metrics={"port": port})
-    with forked("cyborg-agent", path):
-        # The last that is told of a pass.
-        failing, absent = "cyborg_agent_driver_failing", {"driver": "no_such_driver"}
-        wait_for("a pass", lambda: answers(port) and scrape(port).get(failing, **absent))
-        seen = scrape(port)
+def test_an_agent_tells_of_its_drivers_though_nobody_takes_its_report(agent_port: int) -> None:
+    # The last that is told of a pass.
+    failing, absent = "cyborg_agent_driver_failing", {"driver": "no_such_driver"}
+    wait_for("a pass", lambda: scrape(agent_port).get(failing, **absent))
+    seen = scrape(agent_port)
     assert seen.get("cyborg_agent_pass_duration_seconds_count", outcome="partial") >= 1
     assert seen.get(failing, driver="fake_driver") == 0
     assert seen.get(failing, **absent) == 1
@@ -251,7 +248,7 @@ def test_processes_that_serve_together_are_counted_together(api_file, tmp_path) 
         wait_for("the first", lambda: answers(shared))
         with counting_api(api_file(ports[1], shared), counts):
             for port in ports:
-                wait_for("the API", functools.partial(_asked, port))
+                wait_for("the API", functools.partial(answers, port, "/v2/devices"))
             assert counted(shared) == 2
             first.kill()
             first.wait()
@@ -263,21 +260,14 @@ def test_a_folder_that_is_not_there_fails_no_request(api_file, tmp_path) -> None
     shared, port, counts = free_port(), free_port(), tmp_path / "counts"
     path = api_file(port, shared)
     with counting_api(path, counts):
-        wait_for("the API", functools.partial(_asked, port))
-        assert _asked(port)
+        wait_for("the API", functools.partial(answers, port, "/v2/devices"))
+        assert answers(port, "/v2/devices")
         assert answers(shared)
         counts.mkdir()
-        assert _asked(port)
+        assert answers(port, "/v2/devices")
     assert list(counts.iterdir())
     # Once that nothing is shown, and once for each of the two kinds of metrics.
     assert path.with_suffix(".log").read_text().count("Metrics cannot be counted in") == 3
-
-
-def _asked(port: int) -> bool:
-    try:
-        return requests.get(f"http://127.0.0.1:{port}/v2/devices", timeout=TIMEOUT).ok
-    except requests.ConnectionError:
-        return False
 
 
 def counted(port: int) -> float:

@@ -18,7 +18,7 @@ import pytest
 import requests
 import yaml
 
-from cyborg.tests import servers
+from cyborg.tests import one_service, servers
 from cyborg.tests.ports import free_port
 from cyborg.tests.standalone_site import TIMEOUT, Instance, Site, wait_for
 
@@ -298,7 +298,7 @@ def test_prometheus_reads_what_the_dashboard_shows(tmp_path: pathlib.Path) -> No
         "agent": {"discovery_interval": 1},
         "fake_driver": {"host_step": True, "host_step_control": control},
     }
-    site = Site(tmp_path / "state", written(options))
+    site = Site(tmp_path / "state", one_service.ini(options))
     server = Server(tmp_path, f"127.0.0.1:{port}", f"127.0.0.1:{free_port()}")
     with site.serve(), server.serve():
         wait_for("a look at both", lambda: sorted(server.values("up")) == [0, 1])
@@ -340,11 +340,3 @@ def bind_one(site: Site, state: str) -> None:
         state,
         lambda: {arq["state"] for arq in site.arqs() if arq["uuid"] in ours} == {state},
     )
-
-
-def written(options: Mapping[str, Mapping[str, object]]) -> str:
-    """The text of a configuration file."""
-    lines = []
-    for group, values in options.items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in values.items())]
-    return "\n".join(lines)

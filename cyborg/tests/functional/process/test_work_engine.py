@@ -259,14 +259,6 @@ def test_a_kind_that_is_stuck_does_not_hold_up_another(database: sa.Engine) -> N
         runner.stop(grace=10)
 
 
-def test_what_the_dead_had_claimed_can_be_claimed_at_once(database: sa.Engine) -> None:
-    want("a")
-    assert _claims(1)
-    assert _claims(1, "another") == []
-    work.hand_back_all()
-    assert [item.key for item in _claims(1, "another")] == ["a"]
-
-
 def test_a_failed_row_is_tried_again_when_it_is_due(database: sa.Engine) -> None:
     tries: list[int] = []
 
