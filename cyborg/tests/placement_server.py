@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import jsonschema
 import pytest
 import requests
 import sqlalchemy as sa
@@ -89,6 +90,20 @@ def shows(
     """What of the class is not reserved, and the traits, by provider, as of one moment."""
     rows = tables.execute(_SHOWS, (resource_class,)).fetchall()
     return {uuid: (free, frozenset((traits or "").split(","))) for uuid, free, traits in rows}
+
+
+def _check_schemas_once() -> None:
+    """Placement checks for each request that the schema of its body is one, which takes longest."""
+    check = jsonschema.Draft202012Validator.check_schema
+    #: By its id each schema that is one; a schema that is kept keeps its id.
+    checked: dict[int, Any] = {}
+
+    def check_once(schema: Any, *rest: Any, **options: Any) -> None:
+        if checked.get(id(schema)) is not schema:
+            check(schema, *rest, **options)
+            checked[id(schema)] = schema
+
+    jsonschema.Draft202012Validator.check_schema = check_once  # type: ignore[method-assign]
 
 
 class _Direct(requests.adapters.BaseAdapter):
@@ -359,6 +374,7 @@ def placement_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
     state_dir = tmp_path_factory.mktemp("placement")
     local.load_app(state_dir)
     prepared_databases.share_aliases()
+    _check_schemas_once()
     server = PlacementServer(state_dir / local.DATABASE)
     yield server
     server.stop()

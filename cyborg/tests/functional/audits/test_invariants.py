@@ -43,35 +43,31 @@ OTHER = "5b0a3b3e-6d0c-4c7e-9f5d-0c8a1d8f3e11"
 UNFIT = "but its fields or its attach handle do not fit that."
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({}, None),
-        ({"attach_handle_id": None}, f"is Bound, {UNFIT}"),
-        ({"consumer_uuid": None}, f"is Bound, {UNFIT}"),
-        (
-            {"state": models.BIND_FAILED, "attach_handle_id": None, "hostname": None},
-            f"is BindFailed, {UNFIT}",
-        ),
-        ({"state": models.BIND_FAILED}, f"is BindFailed, {UNFIT}"),
-        ({"state": models.INITIAL}, f"is Initial, {UNFIT}"),
-        ({"device_rp_uuid": OTHER}, f"asked for provider {OTHER} and has a handle of {boots.RP}."),
-        (
-            {"state": models.BIND_STARTED},
-            "is BindStarted, and there is no work that would end that.",
-        ),
-    ],
-    ids=str,
-)
-def test_an_arq_that_is_not_what_its_state_says_is_seen(
-    arq: str, changes: dict[str, Any], sentence: str | None
-) -> None:
+#: Changes of a Bound ARQ, and what is said of it then.
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"attach_handle_id": None}, f"is Bound, {UNFIT}"),
+    ({"consumer_uuid": None}, f"is Bound, {UNFIT}"),
+    (
+        {"state": models.BIND_FAILED, "attach_handle_id": None, "hostname": None},
+        f"is BindFailed, {UNFIT}",
+    ),
+    ({"state": models.BIND_FAILED}, f"is BindFailed, {UNFIT}"),
+    ({"state": models.INITIAL}, f"is Initial, {UNFIT}"),
+    ({"device_rp_uuid": OTHER}, f"asked for provider {OTHER} and has a handle of {boots.RP}."),
+    ({"state": models.BIND_STARTED}, "is BindStarted, and there is no work that would end that."),
+]
+
+
+def test_an_arq_that_is_not_what_its_state_says_is_seen(arq: str) -> None:
     with db.writer() as session:
         db.delete(session, models.Work)
-        if changes:
-            db.update(session, models.Arq, **changes)
-    found = [each.sentence for each in consistency.violations()]
-    assert found == ([] if sentence is None else [f"ARQ {arq} {sentence}"])
+        before = session.execute(sa.select(models.Arq.__table__)).one()._asdict()
+    for changes, sentence in CHANGES:
+        assert consistency.violations() == []
+        _change(models.Arq, **changes)
+        found = [each.sentence for each in consistency.violations()]
+        assert found == [f"ARQ {arq} {sentence}"], changes
+        _change(models.Arq, **before)
 
 
 @pytest.mark.parametrize("field", ["left_arq", "left_ms", None])
@@ -149,32 +145,29 @@ def test_a_removed_host_that_is_never_forgotten_is_seen(arq: str) -> None:
     assert len(consistency.violations()) == 2
 
 
-def test_work_about_nothing_is_an_orphan_when_it_is_old(arq: str) -> None:
+def test_old_work_about_nothing_and_what_no_conductor_does_is_seen(arq: str) -> None:
+    def said_without_work() -> str:
+        (found,) = consistency.orphans()
+        with db.writer() as session:
+            db.delete(session, models.Work)
+        return found.sentence
+
     with db.writer() as session:
         db.delete(session, models.Work)
         work.want(session, work.BIND, ["new"])
     _want(work.BIND, "old")
     _want(work.BIND, "held", owner="somebody", lease_ms=db.now_ms() + 60_000)
-    (found,) = consistency.orphans()
-    assert found.sentence == "Work bind/old is about nothing that there is."
+    assert said_without_work() == "Work bind/old is about nothing that there is."
 
-
-def test_work_that_no_conductor_takes_is_seen(arq: str) -> None:
-    with db.writer() as session:
-        db.delete(session, models.Work)
     _want(work.PLACEMENT, "host-1", due_ms=db.now_ms() - 300_000)
-    (sentence,) = (each.sentence for each in consistency.orphans())
-    assert sentence.startswith("No conductor does the work of kind placement: 1 rows wait, for up")
+    told = "No conductor does the work of kind placement: 1 rows wait, for up"
+    assert said_without_work().startswith(told)
 
-
-def test_notifications_that_no_conductor_sends_are_seen(arq: str) -> None:
     with db.writer() as session:
-        db.delete(session, models.Work)
         for occurred in (db.now_ms(), db.now_ms() - 300_000):
             row = {"event_type": "e", "priority": "INFO", "payload": {}, "occurred_ms": occurred}
             session.add(models.Notification(**row))
-    (sentence,) = (each.sentence for each in consistency.orphans())
-    assert sentence.startswith("No conductor sends notifications, and 1 wait")
+    assert said_without_work().startswith("No conductor sends notifications, and 1 wait")
     _want(notifications.KIND, notifications.KEY)
     assert consistency.orphans() == []
 

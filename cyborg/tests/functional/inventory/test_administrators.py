@@ -71,17 +71,7 @@ def test_an_attribute_is_made_once_however_many_ask_at_once() -> None:
 
 
 @pytest.mark.every_database
-def test_attributes_are_listed_by_deployable_and_key() -> None:
-    deployable = _deployable_id()
-    made = _make_attribute(deployable_id=deployable, key="traits9", value="CUSTOM_SITE")
-    found = attributes.list_attributes(deployable_id=deployable)
-    assert [attribute.key for attribute in found] == ["traits1", "rc", "traits9"]
-    assert attributes.list_attributes(deployable_id=deployable + 1) == []
-    assert attributes.get_attribute(made.uuid).origin == "admin"
-    assert _wanted() == [(work.PLACEMENT, "host-1")]
-
-
-def test_what_is_no_trait_and_no_deployable_is_refused() -> None:
+def test_attributes_are_made_listed_and_deleted() -> None:
     deployable = _deployable_id()
     for value in ("FPGA", "custom_x", "CUSTOM_", "CUSTOM_a-b"):
         with pytest.raises(errors.Invalid, match="value"):
@@ -89,13 +79,16 @@ def test_what_is_no_trait_and_no_deployable_is_refused() -> None:
     with pytest.raises(errors.Invalid, match="deployable_id"):
         _make_attribute(deployable_id=deployable + 1, key="a", value="b")
     assert len(attributes.list_attributes()) == 2
-
-
-def test_only_an_administrators_attribute_can_be_deleted() -> None:
-    made = _make_attribute(deployable_id=_deployable_id(), key="a", value="b")
+    made = _make_attribute(deployable_id=deployable, key="traits9", value="CUSTOM_SITE")
+    found = attributes.list_attributes(deployable_id=deployable)
+    assert [attribute.key for attribute in found] == ["traits1", "rc", "traits9"]
+    assert attributes.list_attributes(deployable_id=deployable + 1) == []
+    assert attributes.get_attribute(made.uuid).origin == "admin"
+    assert _wanted() == [(work.PLACEMENT, "host-1")]
     attributes.delete_attribute(made.uuid)
     with pytest.raises(errors.NotFound):
         attributes.delete_attribute(made.uuid)
+    # Those of a driver stay.
     for attribute in attributes.list_attributes():
         with pytest.raises(errors.Conflict, match="driver"):
             attributes.delete_attribute(attribute.uuid)

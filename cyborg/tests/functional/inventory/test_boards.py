@@ -152,18 +152,7 @@ def test_a_board_costs_as_much_a_function_however_large_it_is(simulate):
     assert costs[1] <= costs[0] * 1.1
 
 
-def test_a_narrow_link_of_any_function_makes_the_board_unhealthy(simulate):
-    simulated = simulate("hgx")
-    last = simulated.card("alone")
-    simulated.degrade(last, width=4)
-
-    (only,) = simulated.call(passes.run, ["pci_driver"], SPEC)
-
-    said = board_of(only.devices["pci_driver"]).unhealthy
-    assert said == f"The link of PCI function {last} has 4 lanes of 16"
-
-
-def test_a_board_is_cleaned_if_each_of_its_functions_can_be(simulate):
+def test_a_board_is_as_well_and_as_clean_as_each_of_its_functions(simulate):
     simulated = simulate("hgx")
     one = simulated.card("alone")
     for methods, policy, cleans, withheld in (
@@ -180,6 +169,12 @@ def test_a_board_is_cleaned_if_each_of_its_functions_can_be(simulate):
         assert board.deployables[0].cleans is cleans
         said = f"the kernel has no way to reset PCI function {one}"
         assert (said in (board.unhealthy or "")) is withheld
+
+    simulated.degrade(one, width=4)
+    (only,) = simulated.call(passes.run, ["pci_driver"], text)
+
+    said = board_of(only.devices["pci_driver"]).unhealthy
+    assert said == f"The link of PCI function {one} has 4 lanes of 16"
 
 
 def test_placement_gives_a_board_out_as_a_whole_only(site: Site) -> None:

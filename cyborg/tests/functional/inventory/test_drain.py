@@ -12,7 +12,7 @@ from cyborg import db, history, work
 from cyborg.common import errors
 from cyborg.db import models, paging
 from cyborg.handles import release
-from cyborg.hosts import draining, flags, removal
+from cyborg.hosts import draining, flags
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import desired
 from cyborg.policy import context
@@ -97,19 +97,6 @@ def test_the_history_has_each_drain_with_its_reason() -> None:
     found = history.list_entries(None, paging.ALL, kind=history.DRAINED)
     assert [each.private_reason for each in found] == ["A new fan", "A new disk"]
     assert all(each.ended_ms is not None for each in found)
-
-
-@pytest.mark.usefixtures("cards")
-def test_a_host_that_is_removed_comes_back_undrained() -> None:
-    draining.drain("host-1", None, LIMIT)
-    with db.writer() as session:
-        db.update(session, models.Host, down=True)
-        uuid = session.scalars(sa.select(models.Host.uuid)).one()
-    removal.remove_host(uuid, force=False)
-    with pytest.raises(errors.NotFound, match="Host not found"):
-        draining.drain("host-1", None, LIMIT)
-    hosts.apply(hosts.card("a"))
-    assert not draining.get_host("host-1", LIMIT).host.drained
 
 
 @pytest.mark.usefixtures("cards")

@@ -20,6 +20,9 @@ from cyborg.db import revision, schema
 
 SERVICES = ["cyborg-api", "cyborg-conductor"]
 WITH_DATABASE = [*SERVICES, "cyborg-dbsync version", "cyborg-dbsync upgrade"]
+CHANGING = ["cyborg-api", "cyborg-dbsync upgrade"]
+READING = [*WITH_DATABASE, "cyborg-status host keys h"]
+COMMANDS = ["cyborg-dbsync upgrade", "cyborg-dbsync version", "cyborg-status host keys h"]
 ALL = [*WITH_DATABASE, "cyborg-agent", "cyborg-status check"]
 
 Write = Callable[..., pathlib.Path]
@@ -90,35 +93,30 @@ def test_help_as_it_is_installed() -> None:
     assert done.stdout.startswith("usage: cyborg-status ")
 
 
-@pytest.mark.parametrize("command", WITH_DATABASE)
-def test_no_database_is_named(command: str, write: Write) -> None:
-    assert "[database] connection is not set" in stops(command, write())
-
-
+@pytest.mark.usefixtures("foreign")
 @pytest.mark.parametrize(
-    ("connection", "sentence"),
+    ("commands", "connection", "sentence"),
     [
-        ("localhost/cyborg:secret", "is not the URL of a database"),
-        ("msql+pymysql://cyborg:secret@localhost/cyborg", "names msql+pymysql, which"),
-        ("mysql+oursql://cyborg:secret@localhost/cyborg", "names mysql+oursql, which"),
-        ("mysql+mysqlconnector://cyborg:secret@localhost/c", "needs the Python module mysql"),
+        (WITH_DATABASE, None, "[database] connection is not set"),
+        (CHANGING, "localhost/cyborg:secret", "is not the URL of a database"),
+        (CHANGING, "msql+pymysql://cyborg:secret@localhost/c", "names msql+pymysql, which"),
+        (CHANGING, "mysql+oursql://cyborg:secret@localhost/c", "names mysql+oursql, which"),
+        (CHANGING, "mysql+mysqlconnector://cyborg:secret@localhost/c", "needs the Python module"),
+        (READING, "sqlite:///{}/none/x", "file {}/none/x, which cannot be used"),
+        # A text.
+        (READING, "sqlite:///{}/cyborg.conf", "file {}/cyborg.conf, which cannot be used"),
+        (COMMANDS, "mysql+pymysql://cyborg:secret@127.0.0.1:1/cyborg", "does not answer"),
+        (SERVICES, "sqlite:///{}/x", "run `cyborg-dbsync upgrade` first"),
+        ([*WITH_DATABASE, "cyborg-ironic forget --all"], "sqlite:///{}/foreign.sqlite", FOREIGN),
     ],
 )
-@pytest.mark.parametrize("command", ["cyborg-api", "cyborg-dbsync upgrade"])
-def test_a_url_that_is_none(command: str, connection: str, sentence: str, write: Write) -> None:
-    said = stops(command, write(connection))
-    assert sentence in said
-    assert "secret" not in said
-
-
-@pytest.mark.parametrize("command", [*WITH_DATABASE, "cyborg-status host keys h"])
-def test_a_file_that_is_no_database(
-    command: str, tmp_path: pathlib.Path, write: Write
+def test_a_database_that_cannot_be_used(
+    commands: list[str], connection: str | None, sentence: str, write: Write, tmp_path: pathlib.Path
 ) -> None:
-    text = write()
-    for file in (tmp_path / "none" / "x", text):
-        said = stops(command, write(f"sqlite:///{file}"))
-        assert f"names the file {file}, which cannot be used" in said
+    for command in commands:
+        said = stops(command, write(connection and connection.format(tmp_path)))
+        assert sentence.format(tmp_path) in said, command
+        assert "secret" not in said
 
 
 def test_the_checks_say_first_what_keeps_them_from_looking(write: Write) -> None:
@@ -128,15 +126,6 @@ def test_the_checks_say_first_what_keeps_them_from_looking(write: Write) -> None
     assert first == (
         "Not everything could be checked: There is no database: [database] connection is not set."
     )
-
-
-@pytest.mark.parametrize(
-    "command", ["cyborg-dbsync upgrade", "cyborg-dbsync version", "cyborg-status host keys h"]
-)
-def test_a_database_that_does_not_answer(command: str, write: Write) -> None:
-    said = stops(command, write("mysql+pymysql://cyborg:secret@127.0.0.1:1/cyborg"))
-    assert "does not answer" in said
-    assert "secret" not in said
 
 
 @pytest.mark.usefixtures("database")
@@ -174,11 +163,6 @@ def test_a_log_that_cannot_be_written(tmp_path: pathlib.Path, write: Write) -> N
     assert f"{tmp_path}/none/cyborg.log" in stops("cyborg-api", file, more)
 
 
-@pytest.mark.parametrize("command", [*WITH_DATABASE, "cyborg-ironic forget --all"])
-def test_the_schema_of_another_program(command: str, foreign: str, write: Write) -> None:
-    assert FOREIGN in stops(command, write(foreign))
-
-
 def test_the_checks_of_the_schema_of_another_program(foreign: str, write: Write) -> None:
     file = write(foreign)
     status, _, err = run("cyborg-status check", file)
@@ -190,26 +174,19 @@ def test_the_checks_of_the_schema_of_another_program(foreign: str, write: Write)
     assert "schema of another program" in " ".join(out.replace("|", " ").split())
 
 
-@pytest.mark.parametrize("command", SERVICES)
-def test_a_database_without_a_schema(command: str, tmp_path: pathlib.Path, write: Write) -> None:
-    assert "run `cyborg-dbsync upgrade` first" in stops(command, write(f"sqlite:///{tmp_path}/x"))
-
-
 def test_the_schema_of_a_newer_release_is_served(database: sa.Engine) -> None:
     with database.begin() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = 'ffff'"))
     revision.check()
 
 
-def test_an_upgrade_says_what_it_did(tmp_path: pathlib.Path, write: Write) -> None:
+def test_an_upgrade_says_what_it_did_and_leaves_nothing_to_migrate(
+    tmp_path: pathlib.Path, write: Write
+) -> None:
     file = write(f"sqlite:///{tmp_path}/x")
     for before in ("none", schema.head()):
         said = f"The schema is at revision {schema.head()}; it was at {before}.\n"
         assert run("cyborg-dbsync upgrade", file) == (0, said, "")
-
-
-def test_there_is_no_data_to_migrate_online(tmp_path: pathlib.Path, write: Write) -> None:
-    file = write(f"sqlite:///{tmp_path}/x")
     status, out, err = run("cyborg-dbsync online_data_migrations --max-count 50", file)
     assert (status, err) == (0, "")
     assert "no data to migrate" in out

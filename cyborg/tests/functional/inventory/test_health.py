@@ -66,9 +66,7 @@ def test_health_alone_is_a_change(
 
 
 @pytest.mark.every_database
-def test_health_that_changes_with_each_report_is_told_so_often_and_the_last_in_the_end(
-    ctx: context.RequestContext,
-) -> None:
+def test_health_that_changes_with_each_report_is_told_so_often_and_the_last_in_the_end() -> None:
     def faults() -> list[tuple[str | None, bool]]:
         device = history.list_entries(None, kind=history.UNHEALTHY)
         return [(each.private_reason, each.ended_ms is None) for each in device]
@@ -90,14 +88,6 @@ def test_health_that_changes_with_each_report_is_told_so_often_and_the_last_in_t
     # The health of another device is told as ever.
     hosts.apply(hosts.card("a", unhealthy=now), hosts.card("b", unhealthy=HOT))
     assert {reason for reason, is_open in faults() if is_open} == {now, HOT}
-
-
-def test_what_was_known_last_is_kept_while_the_driver_fails() -> None:
-    hosts.apply(hosts.card("a", unhealthy=HOT), hosts.card("b"))
-    hosts.apply(by_driver={}, errors={hosts.DRIVER: "it raised"})
-    assert _health() == {"host-1_a": HOT, "host-1_b": None}
-    hosts.apply(hosts.card("a"), hosts.card("b"))
-    assert _health() == {"host-1_a": None, "host-1_b": None}
 
 
 def test_it_is_reserved_and_nothing_else_is_written(
@@ -157,6 +147,8 @@ def test_a_device_whose_health_cannot_be_told_stays_as_it_was(
     caplog.clear()
     unknown = dataclasses.replace(hosts.card("a"), health_unknown=True)
     hosts.apply(unknown, errors={hosts.DRIVER: "The health of a cannot be told"})
+    assert _health() == {"host-1_a": before}
+    hosts.apply(by_driver={}, errors={hosts.DRIVER: "it raised"})
 
     assert _health() == {"host-1_a": before}
     assert "healthy" not in caplog.text

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from cyborg import db, history
+from cyborg.common import errors
 from cyborg.db import models, paging
 from cyborg.hosts import draining, flags, removal
 from cyborg.inventory import report as inventory_report
@@ -39,12 +40,15 @@ def test_nothing_stays_open_of_a_host_that_is_removed() -> None:
     flags.taint_device(only_device(), "It whistles")
     removal.remove_host(go_down(), force=False)
 
+    with pytest.raises(errors.NotFound, match="Host not found"):
+        draining.drain("host-1", None, 10)
     about = {history.DRAINED, history.TAINTED, history.DISABLED}
     kept = [each for each in entries() if each.kind in about]
     assert len(kept) == 4
     assert all(each.ended_ms is not None for each in kept)
     hosts.apply(hosts.card("a"))
     host = draining.get_host("host-1", 10).host
+    assert (host.drained, host.tainted) == (False, False)
     assert (host.drain_reason, host.drained_ms, host.taint_reason) == (None, None, None)
 
 

@@ -264,22 +264,23 @@ def test_vanishing_while_a_handle_is_cleaned_wants_the_step_that_counts_as_done(
     assert _tree() == {'{"address": "a"}': {"host-1_a": ["01"]}}
 
 
-def test_the_devices_of_a_failed_driver_are_kept() -> None:
-    hosts.apply(hosts.card("a"))
+def test_the_devices_of_a_failed_driver_are_kept(conf: cfg.ConfigOpts) -> None:
+    hosts.apply(*[hosts.card(name) for name in "ab"])
+    both = _tree()
     hosts.apply(by_driver={}, errors={hosts.DRIVER: "it raised"})
+    assert _tree() == both
+    assert hosts.errors_of("host-1") == {hosts.DRIVER: "it raised"}
+    # A device without a place counts as a failure, and not as many that are gone.
+    conf.set_override("max_gone_share", 1, group="conductor")
+    wire = hosts.report().to_wire()
+    wire["devices"][hosts.DRIVER] = [{"control_path": "unheard of"}]
+    endpoint.ConductorEndpoint(conf, lambda: None).report({}, wire)
+    assert _tree() == both
+    # A driver that answers with a complaint is believed.
+    hosts.apply(hosts.card("a"), errors={hosts.DRIVER: "a card is another driver's"})
     assert list(_tree()) == ['{"address": "a"}']
-    with db.reader() as session:
-        errors = session.scalars(sa.select(models.Host.driver_errors)).one()
-    assert errors == {hosts.DRIVER: "it raised"}
     hosts.apply(by_driver={})
     assert _tree() == {}
-
-
-def test_a_driver_that_answers_with_a_complaint_is_believed() -> None:
-    hosts.apply(*[hosts.card(name) for name in "ab"])
-    left = hosts.card("a")
-    hosts.apply(left, errors={hosts.DRIVER: "a card is another driver's"})
-    assert list(_tree()) == ['{"address": "a"}']
 
 
 @pytest.mark.parametrize(
@@ -302,9 +303,8 @@ def test_a_device_that_this_release_cannot_read_is_left_as_it_is(
     endpoint.ConductorEndpoint(conf, lambda: None).report({}, wire)
     assert list(_tree()) == ['{"address": "a"}', '{"address": "b"}']
     with db.reader() as session:
-        host = session.scalars(sa.select(models.Host)).one()
         assert not list(session.scalars(sa.select(models.Device).where(models.Device.missing)))
-    told = host.driver_errors[hosts.DRIVER]
+    told = hosts.errors_of("host-1")[hosts.DRIVER]
     assert 'device PCI {"address": "a"} is left out' in told
     assert 'device PCI {"address": "c"} is left out' in told
     assert told.count(sentence) == 2
@@ -336,52 +336,47 @@ def _loaded() -> list[models.Deployable]:
 
 def test_many_devices_that_are_gone_at_once_are_kept_for_one_report(conf: cfg.ConfigOpts) -> None:
     cards = [hosts.card(name) for name in "abcdefgh"]
-    conductor = endpoint.ConductorEndpoint(conf, lambda: None)
 
-    def report(*devices: base.Device) -> tuple[int, dict[str, str]]:
-        """The number of devices that are there then, and what the host has as errors."""
-        conductor.report({}, hosts.report(*devices).to_wire())
-        with db.reader() as session:
-            there = session.scalars(sa.select(models.Device).where(~models.Device.missing))
-            errors = session.scalars(sa.select(models.Host.driver_errors)).one()
-            return len(list(there)), errors
+    def report(*devices: base.Device) -> tuple[int, str | None]:
+        number, error = send_kept(conf, *devices, of=models.Device)
+        return number, error.partition(" from the report;")[0] if error else None
 
-    assert report(*cards) == (8, {})
+    assert report(*cards) == (8, None)
     # Four of eight are no larger share than permitted.
-    assert report(*cards[4:]) == (4, {})
-    assert report(*cards) == (8, {})
-    number, errors = report(*cards[:1])
-    assert (number, list(errors)) == (8, ["cyborg-conductor"])
-    assert errors["cyborg-conductor"].startswith("7 of 8 devices are missing from the report;")
+    assert report(*cards[4:]) == (4, None)
+    assert report(*cards) == (8, None)
+    assert report(*cards[:1]) == (8, "7 of 8 devices are missing")
     # Others are gone this time, so those have not been missing twice.
-    number, errors = report(*cards[7:])
-    assert (number, list(errors)) == (8, ["cyborg-conductor"])
-    assert report(*cards) == (8, {})
+    assert report(*cards[7:]) == (8, "7 of 8 devices are missing")
+    assert report(*cards) == (8, None)
     report()
-    assert report() == (0, {})
+    assert report() == (0, None)
     # A host with few devices is no exception, not even if it has one.
     for count in range(1, 5):
-        assert report(*cards[:count]) == (count, {})
-        number, errors = report(*cards[: (count - 1) // 2])
-        assert (number, list(errors)) == (count, ["cyborg-conductor"])
-        gone = count - (count - 1) // 2
-        assert errors["cyborg-conductor"].startswith(f"{gone} of {count} devices are missing")
-        assert report(*cards[: (count - 1) // 2]) == ((count - 1) // 2, {})
+        left = (count - 1) // 2
+        assert report(*cards[:count]) == (count, None)
+        assert report(*cards[:left]) == (count, f"{count - left} of {count} devices are missing")
+        assert report(*cards[:left]) == (left, None)
     # One is that the operator told to be.
     conf.set_override("max_gone_share", 1, group="conductor")
-    assert report(*cards) == (8, {})
-    assert report() == (0, {})
+    assert report(*cards) == (8, None)
+    assert report() == (0, None)
 
 
-def send_kept(conf: cfg.ConfigOpts, *devices: base.Device) -> tuple[int, str | None]:
-    """How many handles can be given out after this report, and why some are kept, if they are."""
+def send_kept(
+    conf: cfg.ConfigOpts,
+    *devices: base.Device,
+    of: type[models.AttachHandle | models.Device] = models.AttachHandle,
+) -> tuple[int, str | None]:
+    """How many handles are there after this report, and why some are kept, if they are."""
     conductor = endpoint.ConductorEndpoint(conf, lambda: None)
     conductor.report({}, hosts.report(*devices).to_wire())
     with db.reader() as session:
-        there = sa.select(sa.func.count()).where(~models.AttachHandle.missing)
-        errors = session.scalars(sa.select(models.Host.driver_errors)).one()
-        assert errors.keys() <= {"cyborg-conductor"}
-        return session.scalars(there).one(), errors.get("cyborg-conductor")
+        there = sa.select(sa.func.count()).where(~of.missing)
+        number = session.scalars(there).one()
+    errors = hosts.errors_of("host-1")
+    assert errors.keys() <= {"cyborg-conductor"}
+    return number, errors.get("cyborg-conductor")
 
 
 @pytest.mark.parametrize("how", ["no deployables", "no handles", "one is left", "devices too"])
@@ -443,16 +438,6 @@ def test_what_is_kept_is_not_there_twice(conf: cfg.ConfigOpts) -> None:
 
 
 PLACES = list(enumerate("abcdefgh"))
-
-
-def test_a_device_without_a_place_counts_as_a_failure_of_its_driver(
-    conf: cfg.ConfigOpts,
-) -> None:
-    hosts.apply(*[hosts.card(name) for name in "ab"])
-    wire = hosts.report().to_wire()
-    wire["devices"][hosts.DRIVER] = [{"control_path": "unheard of"}]
-    endpoint.ConductorEndpoint(conf, lambda: None).report({}, wire)
-    assert list(_tree()) == ['{"address": "a"}', '{"address": "b"}']
 
 
 @pytest.mark.every_database

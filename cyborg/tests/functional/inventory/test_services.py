@@ -62,7 +62,7 @@ def test_a_conductor_is_up_then_down_then_forgotten() -> None:
 
 @pytest.fixture
 def start(
-    conf: cfg.ConfigOpts, database_url: str, tmp_path: pathlib.Path
+    database_url: str, tmp_path: pathlib.Path
 ) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
     """Start ``cyborg-conductor`` as on that host."""
     started: list[subprocess.Popen[bytes]] = []

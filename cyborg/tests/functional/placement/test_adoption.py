@@ -60,7 +60,7 @@ def arq_of(ctx: context.RequestContext, instance: str) -> None:
         )
 
 
-def test_nothing_is_given_out_that_others_may_have(
+def test_nothing_is_given_out_that_others_may_have_until_an_administrator_accepts_it(
     left: PlacementServer,
     ctx: context.RequestContext,
     conf: cfg.ConfigOpts,
@@ -86,17 +86,19 @@ def test_nothing_is_given_out_that_others_may_have(
     assert shown["cyborg_resource_providers_withheld",] == 1
     assert shown["cyborg_attach_handles", "FPGA", "unavailable"] == 4
 
-
-@pytest.mark.makes_up_rows
-def test_it_is_given_out_when_an_arq_explains_each_allocation(
-    left: PlacementServer, ctx: context.RequestContext
-) -> None:
+    # So it is when the device is back that was gone.
+    hosts.apply()
+    with pytest.raises(work.TryLater, match="withdrawn until it can be deleted"):
+        left.sync()
     hosts.apply(hosts.card("a"))
     left.sync()
-    arq_of(ctx, GUEST)
+    assert inventory(left).reserved == 4
+    assert GUEST in adoption.accept(A)
+    left.sync()
     left.sync()
     assert inventory(left) == ALL
-    assert consistency.withheld() == []
+    with pytest.raises(errors.NotFound):
+        adoption.accept(A)
 
 
 @pytest.mark.makes_up_rows
@@ -109,17 +111,6 @@ def test_what_is_imported_before_the_first_report_is_not_withheld(
     assert inventory(left) == ALL
 
 
-def test_an_administrator_accepts_it_once_and_for_all(left: PlacementServer) -> None:
-    hosts.apply(hosts.card("a"))
-    left.sync()
-    assert GUEST in adoption.accept(A)
-    left.sync()
-    left.sync()
-    assert inventory(left) == ALL
-    with pytest.raises(errors.NotFound):
-        adoption.accept(A)
-
-
 @pytest.mark.usefixtures("root")
 def test_what_this_database_has_given_out_is_not_withheld(placement: PlacementServer) -> None:
     """Nova claims first and has ARQs bound later."""
@@ -129,17 +120,6 @@ def test_what_this_database_has_given_out_is_not_withheld(placement: PlacementSe
     hosts.apply(hosts.card("a"), hosts.card("b"))
     placement.sync()
     assert inventory(placement) == ALL
-
-
-def test_it_stays_withheld_while_the_device_is_gone(left: PlacementServer) -> None:
-    hosts.apply(hosts.card("a"))
-    left.sync()
-    hosts.apply()
-    with pytest.raises(work.TryLater, match="withdrawn until it can be deleted"):
-        left.sync()
-    hosts.apply(hosts.card("a"))
-    left.sync()
-    assert inventory(left).reserved == 4
 
 
 def test_what_nobody_has_any_more_is_not_withheld_when_it_is_gone(left: PlacementServer) -> None:
@@ -166,6 +146,7 @@ def test_an_arq_explains_no_more_than_one(
     arq_of(ctx, GUEST)
     placement.sync()
     assert inventory(placement) == ALL
+    assert consistency.withheld() == []
 
 
 def test_it_is_looked_at_again_soon(left: PlacementServer, conf: cfg.ConfigOpts) -> None:

@@ -22,7 +22,6 @@ from cyborg.tests.placement_server import PlacementServer
 pytestmark = [pytest.mark.usefixtures("card"), pytest.mark.makes_up_rows]
 
 A = provider_uuid("host-1_a")
-WHOSE = f"Provider host-1_a ({A})"
 
 
 @pytest.fixture
@@ -39,56 +38,39 @@ def test_they_are_equal_and_reading_changes_nothing(look, placement: PlacementSe
     assert {call.split()[0] for call in placement.calls} == {"GET"}
 
 
-def test_a_provider_with_another_name(look, placement: PlacementServer) -> None:
-    root = placement.find(hosts.ROOT)
-    body = {"name": "mine", "parent_provider_uuid": root}
+def test_each_difference_is_a_sentence(look, placement: PlacementServer) -> None:
+    body = {"name": "mine", "parent_provider_uuid": placement.find(hosts.ROOT)}
     placement.call("PUT", f"/resource_providers/{A}", body)
-    (sentence,) = look().differences
-    assert sentence == f"Provider mine ({A}) should be called host-1_a, below {hosts.ROOT}."
-
-
-def test_traits_that_are_lost(look, placement: PlacementServer) -> None:
     placement.set_traits(A, "CUSTOM_OF_THE_OPERATOR")
-    (sentence,) = look().differences
-    assert sentence.startswith(f"{WHOSE} lacks traits ")
-    assert "OPERATOR" not in sentence
-
-
-def test_an_inventory_of_another_size(look, placement: PlacementServer) -> None:
     placement.set_inventories(A, FPGA={"total": 9, "max_unit": 4})
-    assert look().differences == (f"{WHOSE} has total 9 of FPGA instead of 4.",)
-
-
-def test_a_provider_without_a_deployable(look) -> None:
+    whose = f"Provider mine ({A})"
+    assert set(look().differences) == {
+        f"{whose} should be called host-1_a, below {hosts.ROOT}.",
+        f"{whose} lacks traits CUSTOM_FAKE_DEVICE.",
+        f"{whose} has total 9 of FPGA instead of 4.",
+    }
     with db.writer() as session:
         for model in (models.Attribute, models.AttachHandle, models.Deployable):
             db.delete(session, model)
-    assert look().differences == (f"{WHOSE} is kept, and no deployable is behind it.",)
+    assert look().differences == (f"{whose} is kept, and no deployable is behind it.",)
 
 
-def test_what_is_to_be_done_is_not_wrong(look, placement: PlacementServer) -> None:
-    placement.set_traits(A)
-    with db.writer() as session:
-        work.want(session, work.PLACEMENT, ["host-1"])
-    assert look() == compare.Comparison(in_progress=True)
-
-
-def test_what_changes_all_the_time_is_not_wrong(look, placement: PlacementServer) -> None:
+def test_what_is_under_way_or_cannot_be_read_is_not_wrong(look, placement: PlacementServer) -> None:
     totals = iter(range(5, 99))
 
     def change(method: str, path: str) -> None:
         if path.endswith("/inventories"):
-            total = next(totals)
-            placement.set_inventories(A, FPGA={"total": total, "max_unit": 4})
+            placement.set_inventories(A, FPGA={"total": next(totals), "max_unit": 4})
 
     placement.before = change
     assert look() == compare.Comparison(in_progress=True)
-
-
-def test_a_placement_in_trouble_is_no_difference(look, placement: PlacementServer) -> None:
     placement.before = lambda method, path: webob.Response(status=500)
     with pytest.raises(PlacementError):
         look()
+    # What is to be done is known without Placement.
+    with db.writer() as session:
+        work.want(session, work.PLACEMENT, ["host-1"])
+    assert look() == compare.Comparison(in_progress=True)
 
 
 def test_all_hosts_are_compared(look, conf: cfg.ConfigOpts) -> None:

@@ -176,6 +176,7 @@ def test_killed_at_any_step_the_next_run_puts_it_right(
             hosts.card("b"),
         ],
     }
+    placement.answer_at_once(conf)
     for moment in range(20):
         hosts.apply(hosts.card("a", range(4), traits=("CUSTOM_Y",)), hosts.card("c"))
         placement.sync()
@@ -219,8 +220,11 @@ def test_a_provider_has_a_new_host_before_it_is_touched(
 
 
 @pytest.mark.parametrize("vanishes", [False, True])
-def test_every_answer_may_be_lost(placement: PlacementServer, root: str, *, vanishes: bool) -> None:
+def test_every_answer_may_be_lost(
+    placement: PlacementServer, conf: cfg.ConfigOpts, root: str, *, vanishes: bool
+) -> None:
     """Placement does what it was asked, but the conductor never hears so."""
+    placement.answer_at_once(conf)
     for moment in range(20):
         hosts.apply()
         placement.sync()

@@ -35,7 +35,7 @@ def test_sixteen_writers_at_once(placement: PlacementServer, conf: cfg.ConfigOpt
 
 
 def test_what_was_written_is_there_after_a_restart(
-    placement: PlacementServer, conf: cfg.ConfigOpts, tmp_path: pathlib.Path
+    placement: PlacementServer, tmp_path: pathlib.Path
 ) -> None:
     uuid = placement.make_provider("kept")
     placement.set_traits(uuid, "CUSTOM_KEPT")

@@ -32,7 +32,9 @@ def writes(placement: PlacementServer) -> list[str]:
     return [call for call in placement.calls if not call.startswith("GET")]
 
 
-def test_a_new_host_takes_two_calls_a_device(placement: PlacementServer) -> None:
+def test_a_new_host_takes_two_calls_a_device_and_is_not_audited_at_once(
+    placement: PlacementServer, conf: cfg.ConfigOpts
+) -> None:
     report()
     placement.sync()
 
@@ -41,20 +43,11 @@ def test_a_new_host_takes_two_calls_a_device(placement: PlacementServer) -> None
     counted = [call for call in placement.calls if " /traits/" not in call]
     assert len(counted) <= 2 * CARDS + ONCE
     assert counted.count(RESHAPER) == 1
-    placement.calls.clear()
-    placement.sync()
-    assert placement.calls == ["GET /resource_providers"]
-
-
-def test_a_new_host_is_not_audited_at_once(
-    placement: PlacementServer, conf: cfg.ConfigOpts
-) -> None:
-    report(1)
-    placement.sync()
-    placement.calls.clear()
-    audit.take_turns(conf)
-    placement.sync()
-    assert placement.calls == ["GET /resource_providers"]
+    for _ in range(2):
+        placement.calls.clear()
+        placement.sync()
+        assert placement.calls == ["GET /resource_providers"]
+        audit.take_turns(conf)
 
 
 def test_children_are_made_after_their_parents(placement: PlacementServer) -> None:

@@ -77,18 +77,39 @@ def test_what_nothing_names_is_removed(
     assert "CUSTOM_OLD" in placement.below(hosts.ROOT).popitem()[1].traits
 
 
-def test_what_others_have_or_have_made_stays(
-    placement: PlacementServer, root: str, conf: cfg.ConfigOpts
+def test_what_others_have_and_what_anything_names_stays(
+    placement: PlacementServer, root: str, conf: cfg.ConfigOpts, sink: NovaSink
 ) -> None:
     placement.call("PUT", "/traits/CUSTOM_THEIRS")
-    report(placement, "CUSTOM_THEIRS", "CUSTOM_OURS")
+    for tainted in (True, False):
+        with db.writer() as session:
+            db.update(session, models.Device, tainted=tainted)
+        report(placement, *(f"CUSTOM_{name}" for name in NAMED), "CUSTOM_THEIRS", "CUSTOM_UNNAMED")
+    client.Client(conf)._ensure("/traits", [TAINT])
     # Somebody else has taken a liking to a trait that we have made.
-    theirs = placement.make_provider("storage-1")
-    placement.set_traits(theirs, "CUSTOM_OURS")
+    placement.set_traits(placement.make_provider("storage-1"), "CUSTOM_LIKED")
+    asks = {"trait:CUSTOM_ASKED": "required", "trait:CUSTOM_SHUNNED": "forbidden"}
+    with db.writer() as session:
+        session.add(models.DeviceProfile(name="dp", groups=[{"resources:FPGA": "1"} | asks]))
+    sink.flavors = {
+        "small": {},
+        "plain": {"hw:cpu_policy": "shared"},
+        "big": {"trait:CUSTOM_OF_FLAVOR": "required"},
+    }
     report(placement)
+
+    sink.status = 503
     sweep(conf)
-    assert traits(placement) >= {"CUSTOM_THEIRS", "CUSTOM_OURS"}
-    assert recorded() == {"/traits/CUSTOM_OURS"}
+    assert "CUSTOM_UNNAMED" in traits(placement), "nobody could say what flavors name"
+    sink.status = None
+    sweep(conf)
+    kept = {TAINT, *(f"CUSTOM_{name}" for name in NAMED)}
+    assert traits(placement) == {"CUSTOM_THEIRS", *kept}
+    assert recorded() == {f"/traits/{name}" for name in kept}
+
+
+#: Each is another's, or named by something.
+NAMED = ("LIKED", "ASKED", "SHUNNED", "OF_FLAVOR")
 
 
 class Killed(BaseException):
@@ -136,56 +157,6 @@ def test_what_others_make_in_the_same_moment_is_theirs(
     client.Client(conf)._ensure("/traits", ["CUSTOM_X"])
     assert "CUSTOM_X" in traits(placement)
     assert recorded() == ({"/traits/CUSTOM_X"} if is_ours else set())
-
-
-def test_what_a_profile_names_stays(
-    placement: PlacementServer, root: str, conf: cfg.ConfigOpts
-) -> None:
-    report(placement, "CUSTOM_ASKED", "CUSTOM_SHUNNED", "CUSTOM_UNNAMED")
-    group = {
-        "resources:FPGA": "1",
-        "trait:CUSTOM_ASKED": "required",
-        "trait:CUSTOM_SHUNNED": "forbidden",
-    }
-    with db.writer() as session:
-        session.add(models.DeviceProfile(name="dp", groups=[group]))
-    report(placement)
-    sweep(conf)
-    assert traits(placement) >= {"CUSTOM_ASKED", "CUSTOM_SHUNNED"}
-    assert "CUSTOM_UNNAMED" not in traits(placement)
-
-
-def test_what_a_flavor_names_stays(
-    placement: PlacementServer, root: str, conf: cfg.ConfigOpts, sink: NovaSink
-) -> None:
-    report(placement, "CUSTOM_OF_FLAVOR", "CUSTOM_UNNAMED")
-    report(placement)
-    sink.flavors = {
-        "small": {},
-        "plain": {"hw:cpu_policy": "shared"},
-        "big": {"trait:CUSTOM_OF_FLAVOR": "required"},
-    }
-    sink.status = 503
-    sweep(conf)
-    assert "CUSTOM_UNNAMED" in traits(placement), "nobody could say what flavors name"
-    sink.status = None
-    sweep(conf)
-    assert "CUSTOM_OF_FLAVOR" in traits(placement)
-    assert "CUSTOM_UNNAMED" not in traits(placement)
-
-
-def test_the_trait_of_tainted_devices_stays(
-    placement: PlacementServer, root: str, conf: cfg.ConfigOpts
-) -> None:
-    for tainted in (True, False):
-        with db.writer() as session:
-            db.update(session, models.Device, tainted=tainted)
-        report(placement, "CUSTOM_OTHER")
-    client.Client(conf)._ensure("/traits", [TAINT])
-    report(placement)
-    sweep(conf)
-    assert TAINT in traits(placement)
-    assert "CUSTOM_OTHER" not in traits(placement)
 
 
 def test_who_asks_for_what_was_removed_is_answered(

@@ -21,20 +21,6 @@ CONSUMER = "11111111-2222-3333-4444-555555555555"
 LIST = "GET /resource_providers"
 
 
-def test_what_was_deleted_behind_our_back_is_put_back(
-    placement: PlacementServer, card: str
-) -> None:
-    placement.set_inventories(A)
-    placement.sync(full=True)
-    placement.assert_right("host-1")
-    placement.set_traits(A)
-    placement.sync(full=True)
-    placement.assert_right("host-1")
-    placement.call("DELETE", f"/resource_providers/{A}")
-    placement.sync(full=True)
-    placement.assert_right("host-1")
-
-
 def test_a_full_read_finds_what_the_generation_hides(
     placement: PlacementServer, root: str, card: str
 ) -> None:

@@ -57,7 +57,7 @@ def conf(tmp_path: pathlib.Path) -> cfg.ConfigOpts:
     return conf
 
 
-def test_each_service_has_its_own_options(conf: cfg.ConfigOpts) -> None:
+def test_each_service_has_its_own_options_and_credentials(conf: cfg.ConfigOpts) -> None:
     nova, placement = clients.proxy(conf, "nova"), clients.proxy(conf, "placement")
     glance = clients.proxy(conf, "glance")
     assert (nova.service_type, placement.service_type, glance.service_type) == (
@@ -73,15 +73,10 @@ def test_each_service_has_its_own_options(conf: cfg.ConfigOpts) -> None:
     assert (glance.min_version, glance.max_version) == ("2", "2.9")
     assert (glance.region_name, glance.session.verify) == (None, True)
     assert glance.interface == ["internal", "public"]
-
-
-def test_each_service_has_its_own_credentials(conf: cfg.ConfigOpts) -> None:
-    nova, placement, glance = (
-        vars(clients.proxy(conf, group).session.auth) for group in ("nova", "placement", "glance")
-    )
-    assert nova["_username"] == "for-nova"
-    assert "_username" not in placement
-    assert glance["auth_methods"][0].username == "for-glance"
+    auths = [vars(each.session.auth) for each in (nova, placement, glance)]
+    assert auths[0]["_username"] == "for-nova"
+    assert "_username" not in auths[1]
+    assert auths[2]["auth_methods"][0].username == "for-glance"
 
 
 def test_one_connection_has_all_services_of_a_configuration(conf: cfg.ConfigOpts) -> None:

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places of calls to other services, and how large an answer may be."""
+"""Places of calls to other services, and what is told of Placement's refusals."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
+from typing import Any
 
 import pytest
+import requests
 
 from cyborg.peers import answers
+from cyborg.placement import client
 
 
 def test_an_outage_of_before_has_nobody_refused() -> None:
@@ -42,3 +46,27 @@ def test_an_outage_of_before_has_nobody_refused() -> None:
     for each in askers:
         each.join()
     assert len(served) == 3
+
+
+def refusal(detail: Any, code: Any = "placement.undefined_code") -> client.PlacementError:
+    answer = requests.Response()
+    answer.status_code, answer.reason = 409, "Conflict"
+    answer.request = requests.Request("PUT", "http://placement/traits/X").prepare()
+    answer._content = json.dumps({"errors": [{"code": code, "detail": detail}]}).encode()
+    return client._error("PUT /traits/X", answer)
+
+
+def test_what_placement_says_is_told() -> None:
+    told = refusal("No such trait(s): CUSTOM_X.\n\n   ")
+    assert str(told).endswith("409 to PUT /traits/X: No such trait(s): CUSTOM_X.")
+
+
+def test_a_long_or_forged_text_is_short_and_on_one_line() -> None:
+    assert len(str(refusal("x" * 3_000_000))) < 1200
+    assert str(refusal("a\x1b[31m\x00b\nc")).endswith(": a?[31m?b c")
+
+
+@pytest.mark.parametrize("odd", [[], {}, None, 7, ["x"]])
+def test_an_odd_text_or_code_is_no_fault_of_ours(odd: Any) -> None:
+    assert isinstance(refusal(odd), client.RequestRefused)
+    assert isinstance(refusal("x", odd), client.RequestRefused)

@@ -16,7 +16,7 @@ import pytest
 from cyborg.db import models
 from cyborg.db.models import SETTLED, UNMANAGED
 from cyborg.programming import states
-from cyborg.states import handle_states
+from cyborg.states import arq_states, handle_states
 from cyborg.tests import product_code
 from cyborg.tests.servers import REPOSITORY
 
@@ -64,6 +64,14 @@ def test_what_is_not_in_the_table_cannot_happen(module: Any, state: str) -> None
 def test_what_settles_may_turn_out_not_to_be_programmable() -> None:
     for state in SETTLED:
         assert states.next_state(state, states.ProgramEvent.NOT_PROGRAMMABLE) == UNMANAGED
+
+
+def test_predecessors_are_the_documented_ones() -> None:
+    assert arq_states.predecessors(models.BIND_STARTED) == {models.INITIAL, models.UNBOUND}
+    assert arq_states.predecessors(models.BOUND) == {models.BIND_STARTED}
+    assert arq_states.predecessors(models.BIND_FAILED) == {models.BIND_STARTED}
+    assert arq_states.predecessors(models.UNBOUND) == arq_states.ALL
+    assert models.DELETING not in arq_states.ALL
 
 
 def test_the_documentation_shows_every_change() -> None:
