@@ -11,7 +11,7 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from cyborg import db, work
-from cyborg.arqs import binding, service
+from cyborg.arqs import service
 from cyborg.audits import consistency
 from cyborg.common import errors
 from cyborg.db import models
@@ -21,8 +21,7 @@ from cyborg.handles import giving_up, release
 from cyborg.hosts import flags
 from cyborg.inventory import report as inventory_report
 from cyborg.programming import cancellation, operations, program
-from cyborg.tests import deserted_cards
-from cyborg.tests.boots import target
+from cyborg.tests import boots, deserted_cards
 from cyborg.tests.cloud import DEATHS, Killed
 from cyborg.tests.fpgas import pool_spec
 from cyborg.tests.programmed_cards import (
@@ -227,9 +226,8 @@ class Machine(stateful.RuleBasedStateMachine):
     def _bind(self, guest: Guest) -> None:
         (arq,) = service.create(self.cloud.ctx, guest.profile)
         guest.arq = arq.uuid
-        at = target(guest.uuid, device_rp_uuid=guest.card.provider)
         try:
-            binding.request_changes(self.cloud.ctx, {arq.uuid: at}, [])
+            boots.bind(self.cloud.ctx, [arq.uuid], guest.uuid, device_rp_uuid=guest.card.provider)
         except errors.CyborgError:
             release.delete_arqs(self.cloud.ctx, [arq.uuid])
             self.cloud.placement.release(guest.uuid)

@@ -11,7 +11,7 @@ from cyborg.agent import service as agent_service
 from cyborg.audits import consistency
 from cyborg.conductor import service as conductor_service
 from cyborg.db import models
-from cyborg.tests.fpga import HANDLES, Card
+from cyborg.tests.fpga import Card
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import RP, until
@@ -22,26 +22,33 @@ AES, ZIP = "aes-128", "zip-9"
 AES_TRAIT = "CUSTOM_FPGA_FUNCTION_ID_FAKE_AES128"
 
 
-@pytest.mark.parametrize("asked", ["bitstream_id", "function_id", "function_name"])
-def test_a_bind_programs_first(dynamic: Card, sink: NovaSink, asked: str) -> None:
+def test_a_bind_programs_first_and_another_one_waits_for_that(
+    dynamic: Card, sink: NovaSink
+) -> None:
     image = dynamic.image(AES, accel_function_name="cipher")
-    value = {"bitstream_id": image, "function_id": AES, "function_name": "cipher"}[asked]
     dynamic.site.hang("program")
-    arq = dynamic.bind(**{asked: value})
+    first = dynamic.bind(bitstream_id=image)
     until(dynamic.is_writing)
-    assert dynamic.state(arq) == "BindStarted"
+    assert dynamic.state(first) == "BindStarted"
     assert sink.events == {}
+    second = dynamic.bind(function_id=AES)
+    refused = dynamic.ask_to_bind(dynamic.arq(function_id=ZIP), models.new_uuid())
+    dynamic.site.hurry(lambda: len(dynamic.site.held()) == 2)
 
     dynamic.site.obey()
 
-    dynamic.bound(arq)
+    assert refused.status_code == 409
+    for arq in (first, second):
+        dynamic.bound(arq)
     assert dynamic.runs()["image_uuid"] == image
-    until(lambda: sink.events == {arq: "completed"})
+    until(lambda: sink.events == {first: "completed", second: "completed"})
     assert dynamic.operation()["instance_uuid"] is not None
-    # A second bind of what runs writes nothing.
+    # Another bind of what runs writes nothing, whatever it names.
     written_at = dynamic.runs()["programmed_at"]
-    dynamic.bound(dynamic.bind(**{asked: value}))
+    for named in ({"bitstream_id": image}, {"function_name": "cipher"}):
+        dynamic.bound(dynamic.bind(**named))
     assert dynamic.runs()["programmed_at"] == written_at
+    assert len(dynamic.site.call("GET", "/operations", version="2.4")["operations"]) == 1
 
 
 def test_a_bind_has_the_function_by_the_name_that_it_asks_for(dynamic: Card) -> None:
@@ -74,17 +81,30 @@ def test_a_bind_never_changes_what_another_guest_runs(dynamic: Card, sink: NovaS
     until(lambda: sink.events == {first: "completed", second: "failed"})
 
 
-def test_a_bind_does_not_tell_who_has_an_allocation(dynamic: Card) -> None:
+def test_a_bind_does_not_tell_who_has_an_allocation_and_fails_with_the_programming(
+    dynamic: Card, sink: NovaSink
+) -> None:
     dynamic.image(ZIP)
     consumer = models.new_uuid()
     dynamic.site.placement.allocate(consumer, RP, FPGA=1)
 
-    failed = dynamic.resolved(dynamic.bind(function_id=ZIP))
+    first = dynamic.bind(function_id=ZIP)
 
+    failed = dynamic.resolved(first)
     assert failed["state"] == "BindFailed"
     reason = f"It could not be programmed with function {ZIP}: it is in use."
     assert failed["state_reason"] == reason
     assert f"Consumer {consumer} has an allocation" in dynamic.operation()["error"]
+    dynamic.site.placement.release(consumer)
+    dynamic.site.fail("program")
+
+    second = dynamic.bind(function_id=ZIP)
+
+    failed = dynamic.resolved(second)
+    assert failed["state"] == "BindFailed"
+    assert "out of order" in failed["state_reason"]
+    until(lambda: sink.events == {first: "failed", second: "failed"})
+    assert dynamic.runs()["in_doubt"] is False
 
 
 def test_a_guest_does_not_change_its_own_function(dynamic: Card) -> None:
@@ -102,34 +122,6 @@ def test_a_guest_does_not_change_its_own_function(dynamic: Card) -> None:
     if "Bound" in states:
         (bound,) = (arq for arq in (one, other) if dynamic.state(arq) == "Bound")
         assert dynamic.runs()["function_id"] == (AES if bound == one else ZIP)
-
-
-def test_a_bind_fails_with_the_programming(dynamic: Card, sink: NovaSink) -> None:
-    dynamic.image(AES)
-    dynamic.site.fail("program")
-
-    arq = dynamic.bind(function_id=AES)
-
-    failed = dynamic.resolved(arq)
-    assert failed["state"] == "BindFailed"
-    assert "out of order" in failed["state_reason"]
-    until(lambda: sink.events == {arq: "failed"})
-    assert dynamic.runs()["in_doubt"] is False
-
-
-def test_an_arq_that_is_deleted_meanwhile_leaves_a_known_card(dynamic: Card) -> None:
-    dynamic.image(AES)
-    dynamic.site.hang("program")
-    arq = dynamic.bind(function_id=AES)
-    until(dynamic.is_writing)
-
-    dynamic.site.call("DELETE", f"/accelerator_requests?arqs={arq}")
-    assert dynamic.offered() == 0
-    dynamic.site.obey()
-
-    dynamic.site.hurry(lambda: dynamic.operation()["state"] == "succeeded")
-    assert dynamic.runs()["function_id"] == AES
-    until(lambda: dynamic.offered() == HANDLES)
 
 
 def test_another_conductor_takes_over(dynamic: Card) -> None:
@@ -169,20 +161,3 @@ def test_what_was_lost_is_put_back_from_what_the_host_has_kept(
     assert loaded.read_text() == AES
     assert dynamic.runs()["image_uuid"] == image
     assert dynamic.state(arq) == "Bound"
-
-
-def test_a_bind_waits_for_what_is_written_for_another(dynamic: Card) -> None:
-    image = dynamic.image(AES)
-    dynamic.site.hang("program")
-    first = dynamic.bind(function_id=AES)
-    until(dynamic.is_writing)
-
-    second = dynamic.bind(bitstream_id=image)
-    refused = dynamic.ask_to_bind(dynamic.arq(function_id=ZIP), models.new_uuid())
-    dynamic.site.hurry(lambda: len(dynamic.site.held()) == 2)
-    dynamic.site.obey()
-
-    assert refused.status_code == 409
-    dynamic.bound(first)
-    dynamic.bound(second)
-    assert len(dynamic.site.call("GET", "/operations", version="2.4")["operations"]) == 1

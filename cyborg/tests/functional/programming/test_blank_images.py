@@ -53,10 +53,8 @@ def cleanings(site: Site) -> list[dict[str, Any]]:
     return [each for each in listed if each["asked_by"] == "cleaning"]
 
 
-@pytest.mark.parametrize("called", ["by its UUID", "by its name"])
-def test_a_region_is_overwritten(site, ctx, start_card, blank, called) -> None:
-    if called == "by its name":
-        site.conf.set_override("blank_images", {"FPGA": "blank"}, group="cleaning")
+def test_a_region_is_overwritten_with_an_image_that_is_named(site, ctx, start_card, blank) -> None:
+    site.conf.set_override("blank_images", {"FPGA": "blank"}, group="cleaning")
     card = start_card("dynamic")
     card.image(AES)
     (guest,) = use(card, function_id=AES)
@@ -118,19 +116,26 @@ def test_a_card_of_a_pool_keeps_its_function(site, ctx, start_card, blank) -> No
 
 
 def test_what_cannot_be_overwritten_is_given_to_nobody(site, ctx, start_card, blank) -> None:
+    """And the image of its pool is not insisted on."""
     card = start_card("dynamic")
-    (guest,) = use(card)
+    image = card.image(AES)
+    card.run(image)
+    site.call("POST", "/function_pools", POOL, "2.4")
+    (guest,) = use(card, function_id=AES)
     site.fail("program")
     leave(ctx, guest)
     (found,) = site.hurry(consistency.withheld)
     assert "out of order" in found.sentence
     until(lambda: card.offered() < HANDLES)
+    site.hurry(lambda: len(cleanings(site)) > 1)
 
     site.obey()
     assert is_clean(site)
 
     assert consistency.withheld() == []
     assert cleanings(site)[-1]["state"] == "succeeded"
+    first, *others = [each["image_uuid"] for each in cleanings(site)]
+    assert (first, set(others)) == (image, {blank})
     assert card.offered() == HANDLES
 
 
@@ -152,22 +157,6 @@ def test_it_is_reserved_while_a_handle_is_cleaned_whose_guest_left_before_the_wr
     site.obey()
     assert is_clean(site)
     assert card.offered() == HANDLES
-
-
-def test_the_pools_image_is_not_insisted_on(site, ctx, start_card, blank) -> None:
-    card = start_card("dynamic")
-    image = card.image(AES)
-    card.run(image)
-    site.call("POST", "/function_pools", POOL, "2.4")
-    (guest,) = use(card, function_id=AES)
-    site.fail("program")
-    leave(ctx, guest)
-    site.hurry(lambda: len(cleanings(site)) > 1)
-    site.obey()
-    assert is_clean(site)
-    first, *others = [each["image_uuid"] for each in cleanings(site)]
-    assert first == image
-    assert set(others) == {blank}
 
 
 def test_an_allocation_that_is_given_back_late_is_waited_for(site, ctx, start_card, blank) -> None:

@@ -31,7 +31,11 @@ def run(conf: cfg.ConfigOpts, item: work.Item) -> str:
     return operation.state
 
 
-def test_it_does_not_wait_for_what_others_want(conf, item, placement) -> None:
+def test_it_waits_while_it_is_on_offer_and_not_for_what_others_want(
+    conf, item, placement, monkeypatch
+) -> None:
+    monkeypatch.setattr(withdrawal, "PLACEMENT_WAIT", 0.1)
+    assert run(conf, item) == operations.RESERVING
     placement.sync_once()
     with db.writer() as session:
         work.want(session, work.PLACEMENT, ["host-1"])
@@ -49,13 +53,4 @@ def test_it_waits_for_an_update_that_may_not_know_of_it(conf, item, placement, m
     assert run(conf, item) == operations.RESERVING
 
     work.finish(update)
-    assert run(conf, item) == operations.WRITING
-
-
-def test_it_waits_while_it_is_on_offer(conf, item, placement, monkeypatch) -> None:
-    monkeypatch.setattr(withdrawal, "PLACEMENT_WAIT", 0.1)
-
-    assert run(conf, item) == operations.RESERVING
-    placement.sync()
-
     assert run(conf, item) == operations.WRITING

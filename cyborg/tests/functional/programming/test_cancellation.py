@@ -22,7 +22,9 @@ def cancel(card: Card, operation: str) -> requests.Response:
     return card.site.ask("DELETE", f"/operations/{operation}", version="2.4")
 
 
-def test_what_waits_for_glance_is_cancelled(glance_line: messages.Wire, single: Card) -> None:
+def test_what_waits_for_glance_is_cancelled_and_what_is_written_is_not(
+    glance_line: messages.Wire, single: Card
+) -> None:
     image = single.image("aes")
     glance_line.cut()
     operation = single.program(image_uuid=image).json()["uuid"]
@@ -33,13 +35,9 @@ def test_what_waits_for_glance_is_cancelled(glance_line: messages.Wire, single: 
 
     assert (found["state"], found["error"]) == ("failed", "An administrator has cancelled it.")
     until(lambda: not single.site.work("program"))
-    # Another one begins at once.
-    single.run(image)
-
-
-def test_what_is_written_is_not_cancelled(single: Card) -> None:
     single.site.hang("program")
-    operation = single.program(image_uuid=single.image("aes")).json()["uuid"]
+    # Another one begins at once.
+    operation = single.program(image_uuid=image).json()["uuid"]
     until(single.is_writing)
 
     answer = cancel(single, operation)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
-from sqlalchemy import orm
 
 from cyborg import db, rpc, work
 from cyborg.arqs import binding
@@ -22,7 +21,6 @@ from cyborg.peers import glance
 from cyborg.policy import context
 from cyborg.programming import image_match, operation_steps, operations, program, states
 from cyborg.programming.locked_operation import CannotProgram
-from cyborg.programming.operation_facts import OperationFacts
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.one_operation import IMAGE, deployable, glance_image, situation, withdrawn
 
@@ -36,10 +34,12 @@ def report(function: str) -> None:
     hosts.apply(hosts.card("a", program_mode="dynamic", function=function))
 
 
-def _written(session: orm.Session, row: models.Deployable, image: str) -> None:
-    """Record that Cyborg has written the function that a deployable runs."""
-    record = states.record(bitstream_id=image, function_id="aes", programmed_by="user 1")
-    states.change(session, row, states.ProgramEvent.FOUND_LOADED, **record)
+def _note_written() -> None:
+    """Record that Cyborg has written the function that the deployable runs."""
+    record = states.record(bitstream_id=IMAGE, function_id="aes", programmed_by="user 1")
+    with db.writer() as session:
+        row = session.scalars(sa.select(models.Deployable)).one()
+        states.change(session, row, states.ProgramEvent.FOUND_LOADED, **record)
 
 
 @pytest.mark.parametrize("written", [IMAGE.upper(), IMAGE.replace("-", "")])
@@ -60,25 +60,6 @@ def test_a_profile_may_ask_for_no_image_that_cannot_be(ctx: context.RequestConte
     assert set(boots.states(ctx).values()) == {"Initial"}
 
 
-def test_what_the_hardware_loses_before_anything_is_written_is_known_afterwards() -> None:
-    report("aes")
-    with db.writer() as session:
-        row = session.scalars(sa.select(models.Deployable)).one()
-        _written(session, row, models.new_uuid())
-    item = withdrawn()
-    report("")
-    assert not deployable().is_settled
-    operation_steps.begin_to_write(item)
-
-    refused = rpc.ProgramFailed("The checksum is wrong.", written=False)
-    operation_steps.end_failed(item, situation(item), refused, unchanged=True)
-
-    # The very report that was not believed meanwhile.
-    report("")
-    found = deployable()
-    assert (found.bitstream_id, found.function_id, found.is_settled) == (None, None, True)
-
-
 @pytest.fixture
 def item() -> work.Item:
     """The operation on the card's region, which is being written by the host."""
@@ -94,7 +75,7 @@ def test_a_card_may_leave_the_bus_while_it_is_written(item: work.Item) -> None:
     assert [found.uuid for found in hosts.deployables()] == [item.key]
     away = situation(item)
     # The host is asked for the same, and so goes on with what it does.
-    assert _handles(away) == _handles(before)
+    assert [each.uuid for each in away.handles] == [each.uuid for each in before.handles]
     answer = rpc.ProgramAnswer(function="aes", verified_by="test", report_counter=0)
     operation_steps.end_well(item, away, answer)
     report("aes")
@@ -129,7 +110,7 @@ def test_a_card_that_goes_before_it_is_written_is_gone() -> None:
 
 def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(ctx, conf) -> None:
     _lose_in_use(ctx, conf)
-    assert _claimed_recovery().operation.state == operations.QUEUED
+    assert situation(_claim()).operation.state == operations.QUEUED
     hosts.apply()
     item = _claim()
     assert operation_steps.read(item) is None
@@ -142,7 +123,7 @@ def test_a_lost_program_of_a_card_that_goes_is_put_back_when_it_comes_again(ctx,
     report("")
 
     assert not deployable().is_settled
-    again = _claimed_recovery().operation
+    again = situation(_claim()).operation
     assert (again.asked_by, again.image_uuid) == ("recovery", IMAGE)
     assert again.uuid != gone.uuid
 
@@ -170,9 +151,7 @@ def _lose_in_use(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
     report("aes")
     boots.bind(ctx, boots.arqs(ctx, 1, boots.GROUP), models.new_uuid())
     engine.drain(conf)
-    with db.writer() as session:
-        row = session.scalars(sa.select(models.Deployable)).one()
-        _written(session, row, IMAGE)
+    _note_written()
     report("")
 
 
@@ -182,19 +161,6 @@ def _claim() -> work.Item:
     item = engine.take(f"conductor-{models.new_uuid()}", 600, [work.PROGRAM])
     assert item is not None
     return item
-
-
-def _writing() -> work.Item:
-    """A recovery that is being written."""
-    item = _claim()
-    assert operation_steps.read(item) is not None
-    assert operation_steps.withdraw(item, dataclasses.replace(glance_image(), properties=AES))
-    operation_steps.begin_to_write(item)
-    return item
-
-
-def _claimed_recovery() -> OperationFacts:
-    return situation(_claim())
 
 
 def test_a_look_from_before_a_failed_write_is_not_believed_after_it() -> None:
@@ -217,7 +183,10 @@ def test_a_look_from_before_a_try_in_vain_is_not_believed_when_that_is_given_up(
     ctx: context.RequestContext, conf: cfg.ConfigOpts, *, shows: bool
 ) -> None:
     _lose_in_use(ctx, conf)
-    item = _writing()
+    item = _claim()
+    assert operation_steps.read(item) is not None
+    assert operation_steps.withdraw(item, dataclasses.replace(glance_image(), properties=AES))
+    operation_steps.begin_to_write(item)
     late = hosts.report(hosts.card("a", program_mode="dynamic", function="zip"))
     with pytest.raises(work.TryLater, match="cannot be put back now"):
         _fail(item, late.counter, shows=shows)
@@ -241,30 +210,12 @@ def _fail(item: work.Item, counter: int, *, shows: bool) -> None:
         operation_steps.end_failed(item, situation(item), failure, unchanged=False)
 
 
-def test_a_card_that_goes_after_a_failed_write_is_written_again_when_it_comes_back(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
-    _lose_in_use(ctx, conf)
-    item = _writing()
-    with pytest.raises(work.TryLater, match="cannot be put back now"):
-        _fail(item, 0, shows=False)
-    assert deployable().program_state == models.DAMAGED
-    hosts.apply()
-    assert operation_steps.read(item) is None
-    assert deployable().program_state == models.LOST
-
-    # It cannot show its function any more.
-    hosts.apply(hosts.card("a", program_mode="dynamic"))
-    assert _claimed_recovery().operation.state == operations.QUEUED
-
-
 def test_what_a_guest_found_while_the_driver_alone_knew_it_is_not_overwritten(ctx, conf) -> None:
     report("aes")
     before = boots.arqs(ctx, 1, boots.GROUP)
     boots.bind(ctx, before, models.new_uuid())
     engine.drain(conf)
-    with db.writer() as session:
-        _written(session, session.scalars(sa.select(models.Deployable)).one(), IMAGE)
+    _note_written()
     zip_trait = program.function_trait("", "zip")
     hosts.apply(hosts.card("a", traits=(hosts.card("a").deployables[0].traits[0], zip_trait)))
     newcomers = boots.arqs(ctx, 1, boots.GROUP | {f"trait:{zip_trait}": "required"})
@@ -276,14 +227,6 @@ def test_what_a_guest_found_while_the_driver_alone_knew_it_is_not_overwritten(ct
     report("zip")
 
     assert (deployable().function_id, deployable().is_settled) == ("zip", True)
-
-
-def test_what_somebody_has_loaded_by_hand_is_what_it_runs() -> None:
-    report("aes")
-    report("zip")
-    row = deployable()
-    traits = [each.value for each in row.attributes if each.key == program.TRAIT_KEY]
-    assert (row.function_id, traits) == ("zip", ["CUSTOM_FPGA_FUNCTION_ID_ZIP"])
 
 
 def test_what_is_not_programmed_any_more_is_not_written_and_not_recorded() -> None:
@@ -318,12 +261,11 @@ def test_what_is_about_to_be_bound_as_it_is_keeps_its_program(ctx) -> None:
 @pytest.mark.parametrize(
     ("asked", "written", "after"),
     [
-        ({"accel:function_id": "aes"}, True, "BindStarted"),
         ({"accel:function_id": "aes"}, False, "BindStarted"),
         ({}, True, "BindStarted"),
         ({}, False, "BindFailed"),
     ],
-    ids=["image is put back", "function is put back", "it is put back", "nothing is there"],
+    ids=["function is put back", "it is put back", "nothing is there"],
 )
 def test_nobody_is_bound_to_what_is_lost_while_the_handle_is_prepared(
     ctx, conf, monkeypatch, asked, after, written
@@ -331,9 +273,7 @@ def test_nobody_is_bound_to_what_is_lost_while_the_handle_is_prepared(
     keeps: dict[str, Any] = {"program_mode": "single-program", "prepares": True}
     hosts.apply(hosts.card("a", function="aes", **keeps))
     if written:
-        with db.writer() as session:
-            row = session.scalars(sa.select(models.Deployable)).one()
-            _written(session, row, IMAGE)
+        _note_written()
 
     def prepare(*_: object) -> None:
         """Meanwhile a report shows the loss."""
@@ -378,7 +318,3 @@ def test_the_version_of_an_image_is_the_firmware_if_that_is_known(item: work.Ite
     assert why_not(item, said) is None
     for firmware, fits in (("1.2", True), ("0x1.2", True), ("1.3", False)):
         assert (why_not(item, said, firmware=firmware) is None) == fits
-
-
-def _handles(situation: OperationFacts) -> list[str]:
-    return [handle.uuid for handle in situation.handles]

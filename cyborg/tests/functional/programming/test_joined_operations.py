@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from cyborg.arqs import binding, service
 from cyborg.common import errors
-from cyborg.handles import release
 from cyborg.programming import operations, program
 from cyborg.programming.program import Program
-from cyborg.tests.boots import target
-from cyborg.tests.bound_groups import ask, read
+from cyborg.tests import boots
+from cyborg.tests.bound_groups import ask, leave, read
 from cyborg.tests.programmed_cards import IMAGES, Fpga
 from cyborg.tests.programming_machine import Machine
 
@@ -37,40 +35,39 @@ def ended() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("first", NAMES)
-@pytest.mark.parametrize("second", NAMES)
-def test_an_operator_joins_what_is_being_written(programmed, first, second) -> None:
+def test_an_operator_joins_what_is_being_written(programmed, first) -> None:
     card = programmed.cards["b"]
     row = programmed.cloud.row(card)
     begun = operations.ask(row.uuid, NAMES[first], "user 1")
-    joined: list[str] = []
+    joined: dict[str, str] = {}
 
     def happen() -> None:
-        joined.append(operations.ask(row.uuid, NAMES[second], "user 2").uuid)
+        for name, what in NAMES.items():
+            joined[name] = operations.ask(row.uuid, what, "user 2").uuid
         with pytest.raises(errors.Conflict, match="is being programmed with"):
             operations.ask(row.uuid, program.Program(image_name="aes"), "user 3")
 
     programmed.cloud.meanwhile = happen
     programmed.let_time_pass()
 
-    assert joined == [begun.uuid]
+    assert joined == dict.fromkeys(NAMES, begun.uuid)
     assert ended() == [("user 1", "succeeded")]
 
 
 @pytest.mark.parametrize("first", NAMES)
-@pytest.mark.parametrize("group", GROUPS)
-def test_a_bind_joins_what_only_glance_knows(programmed, first, group) -> None:
-    card = programmed.cards["b"]
+def test_binds_join_what_only_glance_knows(programmed, first) -> None:
+    card = programmed.cards["c"]
     programmed.cloud.finds = False
     operations.ask(programmed.cloud.row(card).uuid, NAMES[first], "user 1")
-    arq = ask(programmed, card, **group)
+    arqs = [ask(programmed, card, **group) for group in GROUPS]
     programmed.let_time_pass()
-    assert read(programmed, arq)[0] == "BindStarted"
+    assert [read(programmed, arq)[0] for arq in arqs] == ["BindStarted"] * len(GROUPS)
 
     programmed.cloud.finds = True
     programmed.let_time_pass()
     programmed.let_time_pass()
 
-    assert read(programmed, arq) == ("Bound", None)
+    assert [read(programmed, arq) for arq in arqs] == [("Bound", None)] * len(GROUPS)
     assert ended() == [("user 1", "succeeded")]
 
 
@@ -87,13 +84,6 @@ def join(programmed: Machine, card: Fpga) -> None:
     for _ in range(2):
         asked = operations.ask(programmed.cloud.row(card).uuid, NAMES["image"], "user 2")
         programmed.cloud.ledger.wanted.add(asked.uuid)
-
-
-def leave(programmed: Machine, arq: str) -> str:
-    """The guest's instance is deleted; Nova gives its allocation back a little later."""
-    instance = str(service.get_arq(programmed.cloud.ctx, arq).consumer_uuid)
-    release.delete_instance_arqs(programmed.cloud.ctx, instance)
-    return instance
 
 
 def go_on(programmed: Machine, gone: str) -> None:
@@ -157,11 +147,10 @@ def test_who_has_joined_does_not_wait_for_what_the_guest_keeps(programmed) -> No
     begin(programmed, "queued")
     join(programmed, card)
     instance = leave(programmed, arq)
-    (other,) = service.create(cloud.ctx, "any")
-    at = target(instance, device_rp_uuid=card.provider)
-    binding.request_changes(cloud.ctx, {other.uuid: at}, [])
+    (other,) = boots.arqs(cloud.ctx, group={"resources:FPGA": "1"})
+    boots.bind(cloud.ctx, [other], instance, device_rp_uuid=card.provider)
     programmed.let_time_pass()
-    assert read(programmed, other.uuid) == ("Bound", None)
+    assert read(programmed, other) == ("Bound", None)
     cloud.finds = True
 
     programmed.let_time_pass()

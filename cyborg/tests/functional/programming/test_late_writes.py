@@ -1,60 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders that have ended by the time when their host could begin, and writes that take long.
+"""Orders that have ended by the time when their host could begin, or that nobody can stop then.
 
 Real Glance, real Placement, the API, a conductor and an agent, which was away for a while.
 """
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
-import socket
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from oslo_config import cfg
 
 from cyborg import db, rpc
 from cyborg.agent import service as agent_service
 from cyborg.db import models
-from cyborg.tests import messages
 from cyborg.tests.fpga import Card
 from cyborg.tests.service import NAME, PATIENCE, until
 
 AES, ZIP = "aes-128", "zip-9"
-
-
-class HangingGlance(messages.Wire):
-    """A way to Glance on which requests for the data of images are held."""
-
-    def __init__(self, server_url: str) -> None:
-        super().__init__(server_url)
-        self.asked, self.gate = threading.Event(), threading.Event()
-        self.gate.set()
-
-    def _relay(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if b"/file HTTP" in data:
-                    self.asked.set()
-                    self.gate.wait(PATIENCE)
-                sink.sendall(data)
-        with contextlib.suppress(OSError):
-            sink.shutdown(socket.SHUT_RDWR)
-
-
-@pytest.fixture
-def glance(site, images, conf) -> Iterator[HangingGlance]:
-    """By which the site reaches Glance."""
-    wire = HangingGlance(images.url)
-    wire.join()
-    conf.set_override("endpoint_override", wire.url, group="glance")
-    yield wire
-    wire.gate.set()
-    site.stop()
-    wire.cut()
 
 
 class Host:
@@ -71,10 +34,6 @@ class Host:
     def loaded(self) -> str:
         """What the hardware runs."""
         return (self._folder / f"{NAME}.function").read_text()
-
-    def is_writing(self) -> bool:
-        """Whether the agent is busy with an order to write."""
-        return any(thread.name == "host-step-program" for thread in threading.enumerate())
 
     @db.retry
     def go_down(self) -> None:
@@ -118,41 +77,16 @@ class Host:
 
         until(is_known)
 
-    def return_anew(self) -> str:
-        """Report again, as a host that nobody knows, and have a guest; the guest's ARQ."""
-        self.report()
-        self.card.uuid = until(self.deployables)[0]["uuid"]
-        assert self.card.offered() > 0
-        arq = self.card.bind(function_id=AES)
-        self.card.bound(arq)
-        return arq
-
 
 @pytest.fixture
-def host(glance, start_card, conf, tmp_path) -> Host:
+def host(start_card, conf, tmp_path) -> Host:
     """A host whose card runs AES."""
     for name in ("discovery_interval", "report_interval"):
         conf.set_override(name, 86400, group="agent")
     conf.set_override("step_timeout", 1, group="programming")
     card = start_card("dynamic")
     card.run(card.image(AES))
-    glance.asked.clear()
     return Host(card, tmp_path / "loaded")
-
-
-def test_an_agent_that_waited_for_glance_does_not_write_under_a_guest(host, glance, caplog) -> None:
-    glance.gate.clear()
-    host.card.program(image_uuid=host.card.image(ZIP))
-    assert glance.asked.wait(PATIENCE)
-    host.remove_record()
-    arq = host.return_anew()
-
-    glance.gate.set()
-
-    until(lambda: not host.is_writing())
-    assert host.loaded() == AES
-    assert host.card.state(arq) == "Bound"
-    assert "Nothing is written: Operation" in caplog.text
 
 
 def test_an_order_that_was_long_in_a_queue_is_not_obeyed(host, conf) -> None:
@@ -167,7 +101,12 @@ def test_an_order_that_was_long_in_a_queue_is_not_obeyed(host, conf) -> None:
         host.card.program(image_uuid=host.card.image(ZIP))
         until(lambda: held)
         host.remove_record()
-    arq = host.return_anew()
+    # It reports again, as a host that nobody knows, and has a guest.
+    host.report()
+    host.card.uuid = until(host.deployables)[0]["uuid"]
+    assert host.card.offered() > 0
+    arq = host.card.bind(function_id=AES)
+    host.card.bound(arq)
 
     with pytest.raises(rpc.ProgramFailed, match="has ended, or its deployable was removed") as told:
         rpc.run_program(conf, "host-1", held[0], PATIENCE)
@@ -194,31 +133,3 @@ def test_what_is_in_the_middle_of_a_write_is_not_new(host: Host) -> None:
     assert host.loaded() == ZIP
     assert host.card.runs()["function_id"] == ZIP
     until(lambda: host.errors() == {})
-
-
-def test_a_write_that_ends_between_two_questions_is_made_once(host, caplog) -> None:
-    caplog.set_level("INFO")
-    asks = rpc.run_program
-    asked = threading.Event()
-
-    def ask(conf: cfg.ConfigOpts, name: str, step: rpc.ProgramStep, _wait: float) -> Any:
-        """Give up at once, as it takes longer than a conductor waits; then be cut off."""
-        if asked.is_set():
-            raise rpc.HostUnreachable(f"the agent of host {name} does not answer")
-        try:
-            return asks(conf, name, step, 0.1)
-        finally:
-            asked.set()
-
-    host.site.hang("program")
-    with pytest.MonkeyPatch.context() as broker:
-        broker.setattr(rpc, "run_program", ask)
-        operation = host.card.program(image_uuid=host.card.image(ZIP)).json()["uuid"]
-        assert asked.wait(PATIENCE)
-        until(lambda: host.loaded() == "")
-        host.site.obey()
-        until(lambda: not host.is_writing())
-
-    assert host.card.ended(operation)["state"] == "succeeded"
-    assert host.loaded() == ZIP
-    assert caplog.text.count(f"Fake program of {NAME} with {ZIP}") == 1

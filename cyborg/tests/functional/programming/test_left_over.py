@@ -7,13 +7,11 @@ import pytest
 import sqlalchemy as sa
 
 from cyborg import db, work
-from cyborg.arqs import binding, service
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.function_pools import capacity, pools
-from cyborg.handles import release
 from cyborg.programming import operations
-from cyborg.tests.boots import target
+from cyborg.tests import boots, bound_groups
 from cyborg.tests.bound_groups import ask
 from cyborg.tests.fpgas import pool_spec
 from cyborg.tests.programmed_cards import IMAGES, PROGRAMS, Fpga
@@ -35,10 +33,9 @@ def test_a_region_is_offered_again_after_the_next_report(programmed, letter) -> 
 
     assert programmed.cloud.look().records[card.name].function is None
     assert programmed.cloud.free(card) == 0
-    (arq,) = service.create(programmed.cloud.ctx, "any")
-    where = target(models.new_uuid(), device_rp_uuid=card.provider)
+    arqs = boots.arqs(programmed.cloud.ctx, group={"resources:FPGA": "1"})
     with pytest.raises(errors.Conflict, match="not reported since a write of it failed"):
-        binding.request_changes(programmed.cloud.ctx, {arq.uuid: where}, [])
+        boots.bind(programmed.cloud.ctx, arqs, models.new_uuid(), device_rp_uuid=card.provider)
 
     programmed.report(works=True)
 
@@ -61,9 +58,7 @@ def test_it_can_be_programmed_without_a_report(programmed: Machine) -> None:
 
 def leave(programmed: Machine, arq: str) -> None:
     """The guest of the ARQ is deleted."""
-    instance = str(service.get_arq(programmed.cloud.ctx, arq).consumer_uuid)
-    release.delete_instance_arqs(programmed.cloud.ctx, instance)
-    programmed.cloud.placement.release(instance)
+    programmed.cloud.placement.release(bound_groups.leave(programmed, arq))
 
 
 def start_and_leave_in_the_middle_of_the_write(programmed: Machine, card: Fpga) -> None:
@@ -84,18 +79,31 @@ def start_and_leave_in_the_middle_of_the_write(programmed: Machine, card: Fpga) 
 
 
 @pytest.mark.every_database
-@pytest.mark.parametrize("then", ["nothing", "lost"])
 def test_a_card_is_reserved_while_a_handle_is_cleaned_whose_guest_left_during_the_write(
-    programmed, then
+    programmed: Machine,
 ) -> None:
     """Nova would choose it for another function, which cannot be written meanwhile."""
     cloud, card = programmed.cloud, programmed.cards["c"]
     start_and_leave_in_the_middle_of_the_write(programmed, card)
-    if then == "lost":
-        card.image = ""
+    pools.create_pool(pool_spec(name="zip", function_id="zip", free=1, max_devices=1))
+
+    # What is reserved is no free slot of a pool.
+    assert ready() == cloud.free(card) == 0
+
+    cloud.agent = "works"
+    programmed.let_time_pass()
+
+    assert ready() == cloud.free(card) == card.handles
+
+
+@pytest.mark.every_database
+def test_it_is_reserved_too_if_the_card_has_lost_what_was_written(programmed: Machine) -> None:
+    cloud, card = programmed.cloud, programmed.cards["c"]
+    start_and_leave_in_the_middle_of_the_write(programmed, card)
+    card.image = ""
+    for _ in range(2):
         programmed.report(works=True)
-        programmed.report(works=True)
-        assert cloud.look().records[card.name].function is None
+    assert cloud.look().records[card.name].function is None
 
     assert cloud.free(card) == 0
 
@@ -243,6 +251,8 @@ def test_what_was_left_of_an_earlier_write_is_minded_though_the_next_one_was_ref
     cloud, card = programmed.cloud, programmed.cards["c"]
     staying = ask(programmed, card, **{"accel:function_id": "zip"})
     start_and_leave_in_the_middle_of_the_write(programmed, card)
+    # Others want what was written.
+    assert cloud.free(card) == card.handles - 1
     card.lose()
     cloud.agent = "fails at the start"
     programmed.report(works=True)
@@ -253,30 +263,6 @@ def test_what_was_left_of_an_earlier_write_is_minded_though_the_next_one_was_ref
 
     assert cloud.row(card).is_settled
     assert cloud.free(card) == 0
-
-
-def test_other_handles_are_offered_while_one_is_cleaned_whose_guest_had_it(programmed) -> None:
-    cloud, card = programmed.cloud, programmed.cards["c"]
-    arq = ask(programmed, card, **{"accel:function_id": "zip"})
-    programmed.let_time_pass()
-    cloud.agent = "is away"
-    leave(programmed, arq)
-    programmed.let_time_pass()
-
-    assert cloud.free(card) == card.handles - 1
-
-
-def test_what_is_reserved_is_no_free_slot_of_a_pool(programmed: Machine) -> None:
-    cloud, card = programmed.cloud, programmed.cards["c"]
-    start_and_leave_in_the_middle_of_the_write(programmed, card)
-    pools.create_pool(pool_spec(name="zip", function_id="zip", free=1, max_devices=1))
-
-    assert ready() == cloud.free(card) == 0
-
-    cloud.agent = "works"
-    programmed.let_time_pass()
-
-    assert ready() == cloud.free(card) == card.handles
 
 
 def ready() -> int:
@@ -298,19 +284,10 @@ def test_the_other_handles_are_offered_again_when_somebody_takes_one(programmed)
     leave_while_it_is_restored(programmed, card)
     assert cloud.free(card) == 0
 
-    (arq,) = service.create(cloud.ctx, "aes")
-    where = target(uuid, device_rp_uuid=card.provider)
-    binding.request_changes(cloud.ctx, {arq.uuid: where}, [])
+    (arq,) = boots.arqs(cloud.ctx, group={"resources:FPGA": "1", "accel:function_id": "aes"})
+    boots.bind(cloud.ctx, [arq], uuid, device_rp_uuid=card.provider)
     while cloud.do_one():
         pass
 
     assert cloud.free(card) == card.handles - 1
     cloud.placement.assert_right("host-1")
-
-
-def test_the_remaining_handles_are_offered_while_others_want_what_was_written(programmed) -> None:
-    cloud, card = programmed.cloud, programmed.cards["c"]
-    ask(programmed, card, **{"accel:function_id": "zip"})
-    start_and_leave_in_the_middle_of_the_write(programmed, card)
-
-    assert cloud.free(card) == card.handles - 1

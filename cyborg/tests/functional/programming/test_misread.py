@@ -8,6 +8,7 @@ import dataclasses
 import pytest
 
 from cyborg import work
+from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.peers import glance
 from cyborg.programming import operations
@@ -74,6 +75,7 @@ def test_not_after_it_was_written_in_vain(machine, monkeypatch) -> None:
     machine.cloud.let_time_pass()
     while machine.cloud.do_one():
         pass
+    assert machine.cloud.row(card).program_state == models.LOST
     machine.cards["b"] = card
     look = Fpga.device
 

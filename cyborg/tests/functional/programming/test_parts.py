@@ -12,10 +12,9 @@ from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.handles import release
-from cyborg.peers import glance
 from cyborg.policy import context
 from cyborg.programming import operation_steps, operations, program
-from cyborg.tests import boots, engine, hosts
+from cyborg.tests import boots, engine, hosts, one_operation
 from cyborg.tests.placement_server import PlacementServer
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -181,25 +180,11 @@ def test_what_a_card_with_a_part_less_loses_is_put_back_when_it_is_whole(ctx, co
 def test_a_card_that_loses_a_part_before_it_is_written_is_left_alone(conf) -> None:
     """The host refuses, which sees the card as it is."""
     report(OLD)
-    operations.ask(found(OLD).uuid, ZIP, "user 1")
-    item = engine.take("conductor-1", 600, [work.PROGRAM])
-    assert item is not None
-    image = glance.Image(
-        uuid=models.new_uuid(),
-        name=None,
-        size=1,
-        hash_algo=None,
-        hash_value=None,
-        checksum="00",
-        status="active",
-        properties={},
-    )
-    assert operation_steps.withdraw(item, image)
+    item = one_operation.withdrawn()
     operation_steps.begin_to_write(item)
 
     report(OLD, None, function=None)
-    situation = operation_steps.read(item)
-    assert situation is not None
+    situation = one_operation.situation(item)
     refused = rpc.ProgramFailed("Another has a part of it.", written=False)
     operation_steps.end_failed(item, situation, refused, unchanged=True)
 
@@ -225,10 +210,8 @@ def test_a_guest_under_a_former_name_gets_back_what_the_hardware_lost(
     assert (found(NEW).is_settled, found(NEW).function_id) == (False, "aes")
     item = engine.take("conductor-1", 600, [work.PROGRAM])
     assert item is not None
-    situation = operation_steps.read(item)
-    assert situation is not None
-    assert situation.operation.deployable_uuid == found(NEW).uuid
-    assert situation.operation.asked_by == operations.RECOVERY
+    recovery = one_operation.situation(item).operation
+    assert (recovery.deployable_uuid, recovery.asked_by) == (found(NEW).uuid, operations.RECOVERY)
     # When its guest has left there is nothing to put back.
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)

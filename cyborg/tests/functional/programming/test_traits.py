@@ -29,28 +29,25 @@ def write_by_hand(programmed: Machine, card: Fpga) -> None:
     programmed.report(works=True)
 
 
-@pytest.mark.parametrize("letter", "bc")
-def test_who_requires_the_trait_is_not_bound_to_what_has_lost_it(programmed, letter) -> None:
+@pytest.mark.parametrize(
+    ("letter", "trait", "asked", "change"),
+    [
+        ("b", AES, "required", lose),
+        ("c", AES, "required", lose),
+        ("b", ZIP, "forbidden", write_by_hand),
+    ],
+)
+def test_nobody_is_bound_to_what_has_lost_or_got_the_trait(
+    programmed, letter, trait, asked, change
+) -> None:
     card = programmed.cards[letter]
-    arq = ask(programmed, card, **{AES: "required"})
+    arq = ask(programmed, card, **{trait: asked})
 
-    lose(programmed, card)
+    change(programmed, card)
 
-    state, reason = read(programmed, arq)
-    assert state == "BindFailed"
-    assert reason == f"Provider {card.provider} changed: {AES.replace(':', ' ')} is required."
+    said = f"Provider {card.provider} changed: {trait.replace(':', ' ')} is {asked}."
+    assert read(programmed, arq) == ("BindFailed", said)
     programmed.come_to_rest()
-
-
-def test_who_forbids_the_trait_is_not_bound_to_what_has_it_by_now(programmed: Machine) -> None:
-    card = programmed.cards["b"]
-    arq = ask(programmed, card, **{ZIP: "forbidden"})
-
-    write_by_hand(programmed, card)
-
-    state, reason = read(programmed, arq)
-    assert state == "BindFailed"
-    assert f"{ZIP.replace(':', ' ')} is forbidden" in (reason or "")
 
 
 @pytest.mark.parametrize(
@@ -68,16 +65,13 @@ def test_who_asks_for_the_function_as_well_has_it_programmed_again(programmed, a
     programmed.come_to_rest()
 
 
-@pytest.mark.parametrize(
-    ("asked", "sentence"),
-    [
-        ({AES: "required"}, "is required, which goes with what it runs now"),
-        ({ZIP: "forbidden"}, "is forbidden, which comes with what"),
-    ],
-)
-def test_a_trait_that_changes_with_the_programming_is_refused(programmed, asked, sentence) -> None:
-    with pytest.raises(errors.Invalid, match=sentence):
-        ask(programmed, programmed.cards["b"], **{"accel:function_id": "zip"} | asked)
+def test_a_trait_that_changes_with_the_programming_is_refused(programmed: Machine) -> None:
+    for trait, asked, sentence in (
+        (AES, "required", "is required, which goes with what it runs now"),
+        (ZIP, "forbidden", "is forbidden, which comes with what"),
+    ):
+        with pytest.raises(errors.Invalid, match=sentence):
+            ask(programmed, programmed.cards["c"], **{"accel:function_id": "zip", trait: asked})
 
 
 @pytest.mark.parametrize(
@@ -129,22 +123,6 @@ def test_another_trait_may_be_misread_while_the_card_is_written(
     programmed.let_time_pass()
 
     assert card.loaded == "zip"
-    assert read(programmed, arq) == ("Bound", None)
-
-
-@pytest.mark.parametrize("letter", "bc")
-def test_what_a_guest_required_is_put_back_whoever_wrote_it(programmed, letter) -> None:
-    card = programmed.cards[letter]
-    write_by_hand(programmed, card)
-    assert programmed.cloud.look().records[card.name].image is None
-    arq = ask(programmed, card, **{ZIP: "required"})
-    programmed.let_time_pass()
-    assert read(programmed, arq) == ("Bound", None)
-
-    lose(programmed, card)
-
-    assert card.loaded == "zip"
-    assert operations.list_operations()[-1].asked_by == operations.RECOVERY
     assert read(programmed, arq) == ("Bound", None)
 
 

@@ -30,7 +30,6 @@ def url(conf: cfg.ConfigOpts, database: sa.Engine) -> Iterator[str]:
     conf.set_override("auth_strategy", "noauth", group="api")
     conf.set_override("threads", 2, group="api")
     conf.set_override("answer_timeout", 2 * SOON, group="programming")
-    hosts.apply(hosts.card("c", program_mode="dynamic"))
     with messages.transport(conf, "memory"):
         http = server.Server(conf, app.load(conf), "127.0.0.1", 0)
         port = http.listen()
@@ -47,8 +46,13 @@ def _end() -> None:
         db.update(session, models.Operation, **values)
 
 
-def test_those_who_wait_leave_threads_to_others(url: str) -> None:
-    (deployable,) = hosts.deployables()
+def test_those_who_wait_leave_threads_to_others(url, conf, ctx) -> None:
+    """While one waits for a program, nobody waits for binds either: the other thread stays free."""
+    conf.set_override("bind_wait", 60, group="api")
+    hosts.apply(hosts.card("c", program_mode="dynamic"), hosts.card("a", prepares=True))
+    (deployable,) = (each for each in hosts.deployables() if each.name.endswith("_c"))
+    instance = models.new_uuid()
+    boots.bind(ctx, boots.arqs(ctx), instance)
 
     def patch() -> requests.Response:
         path = f"{url}/deployables/{deployable.uuid}/program"
@@ -66,6 +70,8 @@ def test_those_who_wait_leave_threads_to_others(url: str) -> None:
                 assert answer.status_code == 503
                 assert f"operation {operation.uuid} goes on" in answer.text
                 assert answer.headers["Retry-After"]
+            answer = requests.get(f"{url}/accelerator_requests?instance={instance}", timeout=SOON)
+            assert [arq["state"] for arq in answer.json()["arqs"]] == [models.BIND_STARTED]
             assert not waits.done()
         finally:
             _end()
@@ -75,25 +81,3 @@ def test_those_who_wait_leave_threads_to_others(url: str) -> None:
         until(lambda: len(operations.list_operations()) == 2)
         _end()
         assert again.result().status_code == 200
-
-
-def test_those_who_wait_for_binds_and_programs_share_the_places(url, conf, ctx) -> None:
-    """While one waits for a program, nobody else waits: the other thread stays free."""
-    conf.set_override("bind_wait", 60, group="api")
-    hosts.apply(hosts.card("c", program_mode="dynamic"), hosts.card("a", prepares=True))
-    (deployable,) = (each for each in hosts.deployables() if each.name.endswith("_c"))
-    instance = models.new_uuid()
-    boots.bind(ctx, boots.arqs(ctx), instance)
-    patched = f"{url}/deployables/{deployable.uuid}/program"
-    with futures.ThreadPoolExecutor() as pool:
-        waits = pool.submit(requests.patch, patched, json=BODY, timeout=10 * SOON)
-        try:
-            until(lambda: len(operations.list_operations()) == 1)
-            # The next one that asks for a program is sent away once the first one has its place.
-            until(lambda: requests.patch(patched, json=BODY, timeout=SOON).status_code == 503)
-            answer = requests.get(f"{url}/accelerator_requests?instance={instance}", timeout=SOON)
-            assert [arq["state"] for arq in answer.json()["arqs"]] == [models.BIND_STARTED]
-            assert not waits.done()
-        finally:
-            _end()
-        assert waits.result().status_code == 200
