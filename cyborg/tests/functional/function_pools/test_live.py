@@ -11,7 +11,9 @@ import pytest
 
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
-from cyborg.tests import hosts
+from cyborg.policy import context
+from cyborg.tests import boots, hosts
+from cyborg.tests.fpgas import Fpgas
 from cyborg.tests.glance_server import GlanceServer
 from cyborg.tests.service import NAME, Site, until
 
@@ -22,23 +24,8 @@ AES_TRAIT = "CUSTOM_FPGA_FUNCTION_ID_FAKE_AES128"
 CARDS = [NAME, *(f"{NAME}_{number}" for number in range(1, 6))]
 
 
-class Rack:
+class Rack(Fpgas):
     """Six fake cards of two slots each, which offer what runs on them."""
-
-    def __init__(self, site: Site, images: GlanceServer) -> None:
-        self.site = site
-        for function in (AES, ZIP):
-            data = json.dumps({"function": function}).encode()
-            images.upload(function, data, accel_function_id=function)
-
-    def pool(self, **spec: Any) -> str:
-        """Create a pool of AES; its uuid."""
-        body = {"name": "pool", "function_id": AES, "max_devices": 6, **spec}
-        return str(self.site.call("POST", "/function_pools", body, "2.4")["uuid"])
-
-    def shown(self, uuid: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.site.call("GET", f"/function_pools/{uuid}", version="2.4")
-        return found
 
     def until_ready(self, uuid: str, slots: int) -> dict[str, Any]:
         """The pool when that many slots are free at least, and nothing is being programmed."""
@@ -59,7 +46,9 @@ class Rack:
 
 
 @pytest.fixture
-def rack(site: Site, images: GlanceServer, tmp_path: pathlib.Path) -> Rack:
+def rack(
+    site: Site, ctx: context.RequestContext, images: GlanceServer, tmp_path: pathlib.Path
+) -> Rack:
     site.conf.set_override("pool_interval", 1, group="programming")
     site.conf.set_override("discovery_interval", 1, group="agent")
     site.conf.set_override("state_path", str(tmp_path / "state"))
@@ -69,34 +58,27 @@ def rack(site: Site, images: GlanceServer, tmp_path: pathlib.Path) -> Rack:
         program_mode="single-program",
         state_dir=str(tmp_path / "loaded"),
     )
-    return Rack(site, images)
+    for function in (AES, ZIP):
+        data = json.dumps({"function": function}).encode()
+        images.upload(function, data, accel_function_id=function)
+    return Rack(site, ctx)
 
 
 def test_what_is_used_is_not_touched_and_is_replaced(rack: Rack) -> None:
-    uuid = rack.pool(free=2)
+    uuid = rack.pool(function_id=AES, free=2)
     rack.until_ready(uuid, 2)
     (name,) = rack.offered()
-    groups = [{"resources:FPGA": "1", "accel:function_id": AES}]
-    rack.site.call("POST", "/device_profiles", [{"name": "p", "groups": groups}])
-    created = rack.site.call("POST", "/accelerator_requests", {"device_profile_name": "p"})
-    arq = created["arqs"][0]["uuid"]
-    instance = models.new_uuid()
-    rack.site.placement.allocate(instance, provider_uuid(name), FPGA=1)
-    values = {
-        "hostname": hosts.ROOT,
-        "device_rp_uuid": provider_uuid(name),
-        "instance_uuid": instance,
-    }
-    patch = [{"path": f"/{key}", "op": "add", "value": value} for key, value in values.items()]
-    rack.site.call("PATCH", "/accelerator_requests", {arq: patch})
+    (arq,) = boots.arqs(rack.ctx, group={"resources:FPGA": "1", "accel:function_id": AES})
+    instance, provider = models.new_uuid(), provider_uuid(name)
+    rack.site.placement.allocate(instance, provider, FPGA=1)
+    boots.bind(rack.ctx, [arq], instance, hostname=hosts.ROOT, device_rp_uuid=provider)
     path = f"/accelerator_requests/{arq}"
     rack.site.hurry(lambda: rack.site.call("GET", path)["state"] == "Bound")
     rack.until_ready(uuid, 2)
     assert len(rack.offered()) == 2
 
     # Another pool gets all the others, and not this one.
-    body = {"name": "zip", "function_id": ZIP, "free": 99, "max_devices": 6}
-    zipped = rack.site.call("POST", "/function_pools", body, "2.4")["uuid"]
+    zipped = rack.pool("zip", function_id=ZIP, free=99)
     rack.site.call("DELETE", f"/function_pools/{uuid}", version="2.4")
 
     rack.until_ready(zipped, 10)
@@ -112,7 +94,7 @@ def test_what_is_used_is_not_touched_and_is_replaced(rack: Rack) -> None:
 
 def test_a_pool_says_what_failed_and_goes_on_when_it_works(rack: Rack) -> None:
     rack.site.fail("program")
-    uuid = rack.pool(free=12)
+    uuid = rack.pool(function_id=AES, free=12)
     until(lambda: "out of order" in (rack.shown(uuid)["reason"] or ""))
     rack.site.obey("program")
     rack.site.conf.set_override("pool_retry", 1, group="programming")

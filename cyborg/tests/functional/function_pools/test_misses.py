@@ -12,19 +12,12 @@ from cyborg import db, work
 from cyborg.conductor import periodic_tasks
 from cyborg.db import models
 from cyborg.function_pools import planner
-from cyborg.policy import context
 from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import boots, callers, engine
 from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.fpgas import AES, AES_OTHERWISE, GROUP, SIX, ZIP, Fpgas
-from cyborg.tests.service import Site
 
 Counting = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
-
-
-@pytest.fixture
-def cloud(site: Site, ctx: context.RequestContext) -> Fpgas:
-    return Fpgas(site, ctx)
 
 
 @pytest.mark.every_database

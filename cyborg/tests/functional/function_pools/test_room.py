@@ -10,21 +10,14 @@ from cyborg import db, work
 from cyborg.db import models
 from cyborg.drivers import value_checks
 from cyborg.function_pools import planner, pools
-from cyborg.policy import context
 from cyborg.programming import operations
 from cyborg.tests import hosts
 from cyborg.tests.fpgas import AES, SIX, ZIP, Fpgas, pool_spec
 from cyborg.tests.programmed_cards import IMAGES
 from cyborg.tests.programmed_host import Fpgas as Host
 from cyborg.tests.programming_machine import Machine
-from cyborg.tests.service import Site
 
 THREE = dict.fromkeys("abc", "")
-
-
-@pytest.fixture
-def cloud(site: Site, ctx: context.RequestContext) -> Fpgas:
-    return Fpgas(site, ctx)
 
 
 @pytest.mark.every_database
@@ -113,7 +106,11 @@ def test_what_stalls_leaves_its_place_to_another_card(cloud: Fpgas) -> None:
     cloud.report(SIX)
     uuid = cloud.pool(free=4, max_devices=3)
     assert cloud.look() == ["host-1_a", "host-1_b"]
-    _try(cloud, "host-1_a", "No way to Glance.", age_s=300)
+    # What is being tried again is not stalled.
+    _try(cloud, "host-1_a", "No way to Glance.", age_s=300, owner="conductor-1")
+    assert cloud.look_again() == ["host-1_a", "host-1_b"]
+    assert cloud.shown(uuid)["reason"] is None
+    _try(cloud, "host-1_a", "No way to Glance.", age_s=0)
     # This one takes long, and goes on.
     _try(cloud, "host-1_b", None, age_s=3000)
 
@@ -184,19 +181,6 @@ def test_what_another_card_would_wait_for_too_keeps_its_place(cloud: Fpgas, free
     cloud.end()
     cloud.settle()
     assert cloud.counts(uuid)["ready"] == free
-
-
-def test_what_is_tried_again_is_not_stalled(cloud: Fpgas) -> None:
-    cloud.report(SIX)
-    uuid = cloud.pool(free=2, max_devices=3)
-    assert cloud.look() == ["host-1_a"]
-    _try(cloud, "host-1_a", "Glance was away.", age_s=3000)
-    assert cloud.counts(uuid)["pending"] == 2
-    _try(cloud, "host-1_a", "Glance was away.", age_s=0, owner="conductor-1")
-
-    assert cloud.look_again() == ["host-1_a"]
-
-    assert cloud.shown(uuid)["reason"] is None
 
 
 @pytest.mark.every_database
