@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.server
-import threading
 import time
 
 import pytest
@@ -27,28 +24,20 @@ SIGNATURE = {
 }
 
 
-@contextlib.contextmanager
-def answering(status: int, **others: int):
-    """The address of a server, or of what is before it, that answers with the status.
+@pytest.fixture(scope="module")
+def server():
+    """It stops so slowly that all tests share it."""
+    liar = liars.Liar()
+    yield liar
+    liar.stop()
 
-    ``others`` are those of paths that end so.
-    """
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(others.get(self.path.rpartition("/")[2], status))
-
-        def log_message(self, *args: object) -> None:
-            """Nobody reads it."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        serving.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            serving.join()
+@pytest.fixture
+def liar(server):
+    """What the key manager is, or is behind."""
+    server.honest = {}
+    server.calls.clear()
+    return server
 
 
 @pytest.fixture
@@ -90,12 +79,14 @@ def signed(tmp_path):
     ],
 )
 def test_a_vault_that_refuses_would_refuse_again_and_one_that_is_broken_says_nothing_now(
-    vault, signed, statuses, trusted, error
+    vault, signed, liar, statuses, trusted, error
 ):
-    with answering(statuses[0], trusted=statuses[-1]) as url:
-        vault(url)
-        with pytest.raises(error):
-            image_signatures.verify(signed, SIGNATURE, trusted)
+    liar.lie = liars.Lie(statuses[0])
+    liar.honest = {f"/v1/secret/data/{each}": liars.Lie(statuses[-1]) for each in trusted[1:]}
+    vault(liar.url)
+    with pytest.raises(error):
+        image_signatures.verify(signed, SIGNATURE, trusted)
+    assert len(liar.calls) >= len(statuses)
 
 
 def test_a_vault_that_is_down_says_nothing_now(vault, signed):
@@ -152,30 +143,24 @@ _TOKEN = liars.said(
     ("name", "honest"), [("vault", {}), ("barbican", {"/v3": _TOKEN}), ("barbican", {})]
 )
 def test_a_key_manager_that_lies_is_left_in_time(
-    name, honest, lie, signed, request, monkeypatch
+    name, honest, lie, signed, liar, request, monkeypatch
 ):
     """Also where what lies is Keystone, and where the library that asks sets no limit."""
     monkeypatch.setattr(answers, "LONGEST", 1.0)
-    liar = liars.Liar()
     liar.honest, liar.lie = honest, (liars.SLOW | liars.QUICK)[lie]
     request.getfixturevalue(name)(liar.url)
     known = (image_signatures.NoKeyManager, image_signatures.BadSignature)
     began = time.monotonic()
-    try:
-        with pytest.raises(known[:1] if lie in liars.SLOW else known):
-            image_signatures.verify(signed, SIGNATURE, ())
-    finally:
-        liar.stop()
+    with pytest.raises(known[:1] if lie in liars.SLOW else known):
+        image_signatures.verify(signed, SIGNATURE, ())
     assert time.monotonic() - began < 15
     assert not any("elsewhere" in call for call in liar.calls), "a redirect was followed"
 
 
-def test_what_is_no_answer_of_a_key_manager_says_nothing_now(vault, signed):
-    liar = liars.Liar()
+def test_what_is_no_answer_of_a_key_manager_says_nothing_now(vault, signed, liar):
     empty: list[object] = [{}, None, [], {"data": None}]
     for document in empty:
         liar.lie = liars.said(document)
         vault(liar.url)
         with pytest.raises(image_signatures.NoKeyManager):
             image_signatures.verify(signed, SIGNATURE, ())
-    liar.stop()
