@@ -134,9 +134,6 @@ class DriverContract:
         assert loaded.errors == {}
         assert type(loaded.drivers[self.entry_point]) is type(make())
 
-    def test_it_says_for_which_driver_api_it_was_written(self, make):
-        assert type(make()).driver_api == base.DRIVER_API
-
     def test_it_finds_devices_that_cross_the_wire_unchanged(self, devices):
         assert devices
         for device in devices:
@@ -196,14 +193,6 @@ class DriverContract:
 
     def test_a_container_gets_what_is_there(self, container_faults):
         assert container_faults == []
-
-    def test_no_handle_is_reported_twice(self, devices):
-        handles = [
-            (handle.attach_type, base.canonical_json(dict(handle.attach_info)))
-            for handle in _handles(devices)
-        ]
-
-        assert len(set(handles)) == len(handles)
 
     def test_it_has_the_abilities_that_its_deployables_need(self, make, devices):
         driver = make()

@@ -77,25 +77,15 @@ class SimulatedDriverContract(driver.DriverContract):
 
     @pytest.mark.makes_up_rows
     @pytest.mark.usefixtures("database")
-    def test_whatever_is_lost_nothing_in_use_is_removed(self, changeable, text):
-        """Drivers, virtual functions, cards: through the report, as the conductor applies it."""
+    def test_whatever_is_lost_nothing_in_use_is_removed(self, changeable, text, devices):
+        """Drivers, virtual functions, cards: through the report, as the conductor applies it.
+
+        A card that comes back is the same.
+        """
         simulated = changeable
         self._report(simulated, text)
         held = _hold_one_of_each()
         assert held
-        for lost in _losses(simulated, held.values()):
-            for lose, address in lost:
-                lose(address)
-            self._report(simulated, text)
-            assert _arqs_of_handles() == held.keys()
-        assert simulated.call(_addresses).isdisjoint(held.values())
-
-    @pytest.mark.makes_up_rows
-    @pytest.mark.usefixtures("database")
-    def test_a_card_that_comes_back_is_the_same(self, changeable, text, devices):
-        simulated = changeable
-        self._report(simulated, text)
-        held = _hold_one_of_each()
         before = _rows()
         address = pci.join(devices[0].control_path.cpid_info)
         card = simulated.function(simulated.function(address).pf or address)
@@ -103,9 +93,14 @@ class SimulatedDriverContract(driver.DriverContract):
         self._report(simulated, text)
         simulated.appear(card)
         self._report(simulated, text)
-
         assert _arqs_of_handles() == held.keys()
         assert _rows() == before
+        for lost in _losses(simulated, held.values()):
+            for lose, address in lost:
+                lose(address)
+            self._report(simulated, text)
+            assert _arqs_of_handles() == held.keys()
+        assert simulated.call(_addresses).isdisjoint(held.values())
 
     def test_a_function_that_vanishes_meanwhile_takes_no_other_along(
         self, simulated, text, devices
