@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from oslo_config import cfg
 
 from cyborg import db
 from cyborg.arqs import binding, service
@@ -11,6 +14,7 @@ from cyborg.arqs.bind_requests import BindTarget
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
+from cyborg.tests import engine
 
 #: The deployable that requests are bound to unless a test says otherwise, and its provider.
 NAME = "host-1_a"
@@ -43,6 +47,36 @@ def bind(ctx: context.RequestContext, uuids: Sequence[str], instance: str, **cha
     """Ask for all ``uuids`` to be bound for one instance."""
     where = target(instance, **changes)
     binding.request_changes(ctx, dict.fromkeys(uuids, where), [])
+
+
+def patch(uuids: Iterable[str], instance: str, **changes: str) -> dict[str, Any]:
+    """The same as the body of a request; a change may be another field, such as the project."""
+    where = {"hostname": "host-1.example", "device_rp_uuid": RP, "instance_uuid": instance}
+    fields = (where | changes).items()
+    ops = [{"op": "add", "path": f"/{name}", "value": value} for name, value in fields]
+    return dict.fromkeys(uuids, ops)
+
+
+def ask(
+    ctx: context.RequestContext, count: int = 1, group: object = None, **changes: str
+) -> str:
+    """Ask for so many new ARQs to be bound for a new instance; its uuid."""
+    instance = models.new_uuid()
+    bind(ctx, arqs(ctx, count, group), instance, **changes)
+    return instance
+
+
+def boot(
+    conf: cfg.ConfigOpts,
+    ctx: context.RequestContext,
+    count: int = 1,
+    group: object = None,
+    **changes: str,
+) -> str:
+    """The same, and do what a conductor has to do for that."""
+    instance = ask(ctx, count, group, **changes)
+    engine.drain(conf)
+    return instance
 
 
 def states(ctx: context.RequestContext) -> dict[str, str]:

@@ -5,20 +5,22 @@ from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
-from oslo_config import cfg
 
 from cyborg.agent import discovery
 from cyborg.db import models
 from cyborg.drivers import base, privileged, registry
 from cyborg.drivers.nvidia import vgpu, vgpu_types
 from cyborg.inventory.apply import provider_uuid
-from cyborg.tests import hosts
+from cyborg.tests import boots, hosts
 from cyborg.tests.contract import passes
 from cyborg.tests.service import Site, until
+
+#: Starts the site with cards, a driver, its options, and perhaps files of its agent.
+StartLayouts = Callable[..., "LayoutsSite"]
 
 VERSION = "2.4"
 _PATIENCE = 60
@@ -87,11 +89,12 @@ class HostsDriver:
 
 
 class LayoutsSite:
-    """The site, as an administrator sees it."""
+    """The site, as an administrator sees it; ``state`` is the folder that the agent keeps."""
 
-    def __init__(self, site: Site, host: Any) -> None:
+    def __init__(self, site: Site, host: Any, state: pathlib.Path) -> None:
         self.site = site
         self.host = host
+        self.state = state
 
     @property
     def card(self) -> str:
@@ -105,23 +108,46 @@ class LayoutsSite:
         shown: dict[str, Any] = found
         return shown
 
+    def layouts(self, name: str) -> dict[str, str]:
+        """The layouts that a card may be given, with how many accelerators it has then."""
+        shown = self.deployable(name)["attributes"].items()
+        found = ((key.partition(base.LAYOUT_PREFIX), value) for key, value in shown)
+        return {key[2]: value for key, value in found if key[1]}
+
     def ask(self, name: str, layout: str) -> Any:
         """Ask for a layout."""
         path = f"/deployables/{self.deployable(name)['uuid']}/program"
         return self.site.ask("POST", path, {"layout": layout}, VERSION)
 
     def give(self, name: str, layout: str) -> dict[str, Any]:
-        """Have a layout given; the operation when it has ended."""
+        """Have a layout given, in whatever case it is written; the operation."""
+        operation = self._ended(name, layout)
+        assert (operation["state"], operation["error"]) == ("succeeded", None)
+        assert (self.layout(name) or "").lower() == layout.lower()
+        return operation
+
+    def give_in_vain(self, name: str, layout: str) -> str:
+        """The same where it fails; why."""
+        operation = self._ended(name, layout)
+        assert operation["state"] == "failed"
+        return str(operation["error"])
+
+    def _ended(self, name: str, layout: str) -> dict[str, Any]:
         answer = self.ask(name, layout)
         assert answer.status_code == 202, answer.text
-        return self.ended(answer.json()["uuid"])
+        path = f"/operations/{answer.json()['uuid']}"
 
-    def ended(self, uuid: str) -> dict[str, Any]:
         def read() -> dict[str, Any] | None:
-            found: dict[str, Any] = self.site.call("GET", f"/operations/{uuid}", version=VERSION)
+            found: dict[str, Any] = self.site.call("GET", path, version=VERSION)
             return found if found["ended_at"] else None
 
         return self.site.hurry(read)
+
+    def last_operation(self) -> dict[str, Any]:
+        path = "/operations?sort_key=id&sort_dir=desc&limit=1"
+        (last,) = self.site.call("GET", path, version=VERSION)["operations"]
+        operation: dict[str, Any] = last
+        return operation
 
     def layout(self, name: str) -> str | None:
         """What is recorded of a card."""
@@ -141,19 +167,20 @@ class LayoutsSite:
 
     def arq(self, name: str, **group: str) -> tuple[str, str]:
         """Begin to bind an ARQ to a card; its uuid and the instance's."""
+        answer, arq, instance = self.ask_for_arq(name, **group)
+        assert answer.status_code == 202, answer.text
+        return arq, instance
+
+    def ask_for_arq(self, name: str, **group: str) -> tuple[Any, str, str]:
+        """The same where the answer may be a refusal."""
         profile, instance = f"dp-{models.new_uuid()}", models.new_uuid()
         self.site.call("POST", "/device_profiles", [{"name": profile, "groups": [group]}])
         made = self.site.call("POST", "/accelerator_requests", {"device_profile_name": profile})
         (arq,) = made["arqs"]
-        wanted = {
-            "hostname": "host-1",
-            "device_rp_uuid": provider_uuid(f"host-1_{name}"),
-            "instance_uuid": instance,
-        }
-        patch = [{"path": f"/{key}", "op": "add", "value": val} for key, val in wanted.items()]
-        answer = self.site.ask("PATCH", "/accelerator_requests", {arq["uuid"]: patch})
-        assert answer.status_code == 202, answer.text
-        return arq["uuid"], instance
+        place = provider_uuid(f"host-1_{name}")
+        patch = boots.patch([arq["uuid"]], instance, hostname="host-1", device_rp_uuid=place)
+        answer = self.site.ask("PATCH", "/accelerator_requests", patch)
+        return answer, arq["uuid"], instance
 
     def bound(self, arq: str) -> dict[str, str]:
         """What the guest has of the card when the bind has ended well."""
@@ -169,23 +196,24 @@ class LayoutsSite:
 
 
 @pytest.fixture
-def start_layouts(
-    site: Site,
-    conf: cfg.ConfigOpts,
-    simulate_live: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: pathlib.Path,
-) -> Any:
-    """Start the site with a simulated host that has the driver with these options."""
+def start_layouts(site, conf, simulate_live, monkeypatch, tmp_path) -> StartLayouts:
+    """Start the site with a simulated host that has the driver with these options.
 
-    def start(cards: list[Any], name: str, text: str) -> LayoutsSite:
-        host = simulate_live({"cards": cards})
+    The texts of ``files`` are in the folder that the agent keeps; they may be run.
+    """
+
+    def start(
+        cards: list[Any], name: str, text: str, files: Mapping[str, str] | None = None
+    ) -> LayoutsSite:
+        host, state = simulate_live({"cards": cards}), tmp_path / "agent"
         # What the kernel makes of IOMMU groups for vfio-pci.
-        groups = tmp_path / "agent/dev/vfio"
-        groups.mkdir(parents=True)
-        for number in range(200):
-            (groups / str(number)).touch()
-        text = f"[DEFAULT]\nstate_path = {tmp_path / 'agent'}\n{text}"
+        vfio = {f"dev/vfio/{number}": "" for number in range(200)}
+        for path, content in {**vfio, **(files or {})}.items():
+            file = state / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(content)
+            file.chmod(0o755)
+        text = f"[DEFAULT]\nstate_path = {state}\n{text}"
         driver = HostsDriver(host, name, text)
         loaded = registry.Registry(drivers={name: driver}, errors={})
         monkeypatch.setattr(registry, "load", lambda _conf: loaded)
@@ -195,7 +223,7 @@ def start_layouts(
         conf.set_override("report_interval", 2, group="agent")
         conf.set_override("pool_interval", 1, group="programming")
         site.run_services()
-        one = LayoutsSite(site, host)
+        one = LayoutsSite(site, host, state)
         until(lambda: site.call("GET", "/deployables")["deployables"])
         site.hurry(site.idle)
         return one

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import json
 import pathlib
-import shutil
-from typing import Any
 
 import pytest
 
 from cyborg.drivers import pci, privileged
 from cyborg.tests.contract import passes
 from cyborg.tests.found_cards import whys
-from cyborg.tests.layouts_site import LayoutsSite, forget
+from cyborg.tests.layouts_site import LayoutsSite, StartLayouts, forget
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +20,7 @@ OPTIONS = f"[gpu_devices]\nlayouts = {LAYOUTS}\n"
 CARD = {"card": "h100", "name": "gpu", "vfs": 8}
 MIG = {**CARD, "card": "h100-mig"}
 ARQ = {"resources:VGPU": "1"}
-TOOL = pathlib.Path(__file__).parents[2] / "data/tools/nvidia-smi.sh"
+TOOL = (pathlib.Path(__file__).parents[2] / "data/tools/nvidia-smi.sh").read_text()
 #: A card in MIG mode shows its types only when there are GPU instances. Of 20C, which the card
 #: does not have, the vendor is wrong.
 VENDORS_LIST = """<?xml version="1.0" encoding="UTF-8"?>
@@ -49,30 +47,14 @@ VENDORS_LIST = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-@pytest.fixture
-def gpu(start_layouts: Any) -> LayoutsSite:
-    one: LayoutsSite = start_layouts([CARD], "nvidia_gpu_driver", OPTIONS)
-    return one
+FILES = {"nvidia-smi": TOOL, "vgpuConfig.xml": VENDORS_LIST}
+DRIVER = "nvidia_gpu_driver"
 
 
-@pytest.fixture
-def vendors_files(tmp_path: pathlib.Path) -> pathlib.Path:
-    folder = tmp_path / "agent"
-    folder.mkdir()
-    shutil.copy(TOOL, folder / "nvidia-smi")
-    (folder / "vgpuConfig.xml").write_text(VENDORS_LIST)
-    return folder
-
-
-@pytest.fixture
-def mig(start_layouts: Any, vendors_files: pathlib.Path) -> LayoutsSite:
-    assert vendors_files.exists()
-    one: LayoutsSite = start_layouts([MIG], "nvidia_gpu_driver", OPTIONS)
-    return one
-
-
-def types(site: LayoutsSite) -> list[str]:
-    vfs = sorted(path.readlink().name for path in site.host.device(site.card).glob("virtfn*"))
+def types(site: LayoutsSite, card: str | None = None) -> list[str]:
+    """The types of the virtual functions."""
+    links = site.host.device(card or site.card).glob("virtfn*")
+    vfs = sorted(path.readlink().name for path in links)
     files = (site.host.device(vf) / "nvidia/current_vgpu_type" for vf in vfs)
     return [file.read_text().strip() for file in files]
 
@@ -84,130 +66,97 @@ def reboot(vfs: list[str]) -> None:
     forget()
 
 
-def test_a_card_is_divided_into_one_type_and_then_into_another(gpu: LayoutsSite) -> None:
+def test_a_card_is_divided_into_one_type_and_then_into_another(start_layouts: StartLayouts) -> None:
+    gpu = start_layouts([CARD], DRIVER, OPTIONS, {"nvidia-smi": TOOL})
     card = gpu.card
     shown = gpu.deployable(card)
-    layouts = {key: value for key, value in shown["attributes"].items() if "layout" in key}
     assert shown["program"]["mode"] == "layout"
-    assert layouts == {"layout_H100XM-40C": "2", "layout_H100XM-4C": "8"}
+    assert gpu.layouts(card) == {"H100XM-40C": "2", "H100XM-4C": "8"}
     assert (gpu.layout(card), shown["num_accelerators"]) == (None, 0)
     assert gpu.offered(card).get("VGPU", 0) == 0
 
-    operation = gpu.give(card, "H100XM-40C")
-
-    assert (operation["state"], operation["error"]) == ("succeeded", None)
-    assert types(gpu) == ["1137"] * 2 + ["0"] * 6
-    assert gpu.layout(card) == "H100XM-40C"
-    assert gpu.offered(card) == {"VGPU": 2}
-    assert {"CUSTOM_NVIDIA_2330_H100XM_40C", "CUSTOM_MEMORY_GIB_40"} <= gpu.traits(card)
-    assert gpu.deployable(card)["program"]["verified_by"] == "current_vgpu_type in sysfs"
-
-    assert gpu.give(card, "h100xm-4c")["error"] is None
+    gpu.give(card, "h100xm-4c")
 
     assert types(gpu) == ["1132"] * 8
     assert gpu.offered(card) == {"VGPU": 8}
-    assert "CUSTOM_NVIDIA_2330_H100XM_40C" not in gpu.traits(card)
+
+    gpu.give(card, "H100XM-40C")
+
+    halves = ["1137"] * 2 + ["0"] * 6
+    assert (types(gpu), gpu.offered(card)) == (halves, {"VGPU": 2})
+    traits = gpu.traits(card)
+    assert {"CUSTOM_NVIDIA_2330_H100XM_40C", "CUSTOM_MEMORY_GIB_40"} <= traits
+    assert "CUSTOM_NVIDIA_2330_H100XM_4C" not in traits
+    assert gpu.deployable(card)["program"]["verified_by"] == "current_vgpu_type in sysfs"
+
+    # What the card refuses changes nothing: it has no such type, and is not in MIG mode.
+    (gpu.state / "vgpuConfig.xml").write_text(VENDORS_LIST)
+    gpu.site.hurry(lambda: "3g.40gb" in gpu.layouts(card))
+    for layout, reason in (("H100XM-20C", "Invalid argument"), ("3g.40gb", "Unable to change")):
+        assert reason in gpu.give_in_vain(card, layout)
+        assert (types(gpu), gpu.layout(card)) == (halves, "H100XM-40C")
+        assert gpu.offered(card) == {"VGPU": 2}
 
 
-def test_no_layout_is_changed_while_a_guest_has_a_part(gpu: LayoutsSite) -> None:
+def test_a_guest_keeps_its_part_and_what_it_had_is_erased(start_layouts: StartLayouts) -> None:
+    gpu = start_layouts([CARD], DRIVER, OPTIONS)
     card = gpu.card
-    assert gpu.give(card, "H100XM-40C")["error"] is None
+    gpu.give(card, "H100XM-40C")
     arq, instance = gpu.arq(card, **ARQ)
     assert gpu.bound(arq)["asked_type"] == "1137"
 
     refused = gpu.ask(card, "H100XM-4C")
 
-    assert refused.status_code == 409
-    assert arq in refused.text
+    assert (refused.status_code, arq in refused.text) == (409, True)
     gpu.site.call("DELETE", f"/accelerator_requests?instance={instance}")
     gpu.site.hurry(gpu.site.idle)
-    # What the guest had is erased, and there for the next one.
     assert types(gpu) == ["1137"] * 2 + ["0"] * 6
     writes = [text for path, text in gpu.host.writes() if path.endswith("current_vgpu_type")]
     assert writes == ["1137", "1137", "0", "1137"]
-    assert gpu.give(card, "H100XM-4C")["error"] is None
+
+    # A part that has lost its type gets it again.
+    arqs = [gpu.arq(card, **ARQ)[0] for _ in range(2)]
+    second = pci.join(sorted((gpu.bound(arq) for arq in arqs), key=pci.join)[1])
+    gpu.host.call(reboot, [second])
+    gpu.site.hurry(lambda: types(gpu)[:2] == ["1137"] * 2 and gpu.site.idle())
+    assert gpu.layout(card) == "H100XM-40C"
 
 
-def test_what_the_card_refuses_changes_nothing(
-    start_layouts: Any, vendors_files: pathlib.Path
-) -> None:
-    assert vendors_files.exists()
-    gpu: LayoutsSite = start_layouts([CARD], "nvidia_gpu_driver", OPTIONS)
-    card = gpu.card
-    assert gpu.give(card, "H100XM-40C")["error"] is None
+def test_cards_in_mig_mode_get_gpu_instances(start_layouts: StartLayouts) -> None:
+    other = {**MIG, "card": "rtxpro6000-mig", "name": "other"}
+    mig = start_layouts([MIG, other], DRIVER, OPTIONS, FILES)
+    card, shared = mig.host.card("gpu"), mig.host.card("other")
 
-    # It has no such type, and is not in MIG mode.
-    for layout, reason in (("H100XM-20C", "Invalid argument"), ("3g.40gb", "Unable to change")):
-        operation = gpu.give(card, layout)
+    mig.give(card, "1g.10gb")
 
-        assert operation["state"] == "failed"
-        assert reason in operation["error"]
-        assert types(gpu) == ["1137"] * 2 + ["0"] * 6
-        assert gpu.layout(card) == "H100XM-40C"
-        assert gpu.offered(card) == {"VGPU": 2}
-
-
-def test_a_card_in_mig_mode_gets_gpu_instances(
-    mig: LayoutsSite, vendors_files: pathlib.Path
-) -> None:
-    card = mig.card
-
-    operation = mig.give(card, "1g.10gb")
-
-    assert (operation["state"], operation["error"]) == ("succeeded", None)
-    assert types(mig) == ["1205"] * 7 + ["0"]
+    assert types(mig, card) == ["1205"] * 7 + ["0"]
     assert mig.offered(card) == {"VGPU": 7}
     assert "CUSTOM_NVIDIA_MIG" in mig.traits(card)
 
-    assert mig.give(card, "3g.40gb")["error"] is None
+    mig.give(card, "3g.40gb")
 
-    assert types(mig) == ["1207"] * 2 + ["0"] * 6
+    assert types(mig, card) == ["1207"] * 2 + ["0"] * 6
     assert mig.offered(card) == {"VGPU": 2}
-    assert mig.give(card, "H100XM-1-10CME")["error"] is None
-    assert types(mig) == ["1206"] + ["0"] * 7
-    asked = (vendors_files / "asked").read_text().splitlines()
+    mig.give(card, "H100XM-1-10CME")
+    assert types(mig, card) == ["1206"] + ["0"] * 7
+    # Parts that share a GPU instance in time get it together.
+    mig.give(shared, "DC-1-12Q")
+    assert types(mig, shared) == ["1558"] * 8
+    assert mig.offered(shared) == {"VGPU": 8}
     sizes = ",".join(["1g.10gb"] * 7), "3g.40gb,3g.40gb", "1g.10gb+me"
-    assert asked == [
-        f"mig {words} -i {card}"
-        for size in sizes
+    asked = [(size, card) for size in sizes] + [(",".join(["1g.24gb+gfx"] * 4), shared)]
+    assert (mig.state / "asked").read_text().splitlines() == [
+        f"mig {words} -i {where}"
+        for size, where in asked
         for words in ("-dci", "-dgi", f"-cgi {size} -C")
     ]
 
     # A tool that fails changes nothing.
-    (vendors_files / "nvidia-smi").write_text("#!/bin/sh\necho Insufficient Permissions\nexit 4\n")
-    operation = mig.give(card, "1g.10gb")
-    assert operation["state"] == "failed"
-    assert "Insufficient Permissions" in operation["error"]
-    assert types(mig) == ["1206"] + ["0"] * 7
+    (mig.state / "nvidia-smi").write_text("#!/bin/sh\necho Insufficient Permissions\nexit 4\n")
+    assert "Insufficient Permissions" in mig.give_in_vain(card, "1g.10gb")
+    assert types(mig, card) == ["1206"] + ["0"] * 7
     assert mig.layout(card) == "H100XM-1-10CME"
     assert mig.offered(card) == {"VGPU": 1}
-
-
-def test_parts_that_share_a_gpu_instance_in_time_get_it_together(
-    start_layouts: Any, vendors_files: pathlib.Path
-) -> None:
-    card = {**MIG, "card": "rtxpro6000-mig"}
-    shared: LayoutsSite = start_layouts([card], "nvidia_gpu_driver", OPTIONS)
-
-    operation = shared.give(shared.card, "DC-1-12Q")
-
-    assert (operation["state"], operation["error"]) == ("succeeded", None)
-    assert types(shared) == ["1558"] * 8
-    assert shared.offered(shared.card) == {"VGPU": 8}
-    asked = (vendors_files / "asked").read_text()
-    assert f"-cgi {','.join(['1g.24gb+gfx'] * 4)} -C" in asked
-
-
-def test_a_part_that_has_lost_its_type_gets_it_again(gpu: LayoutsSite) -> None:
-    card = gpu.card
-    assert gpu.give(card, "H100XM-40C")["error"] is None
-    arqs = [gpu.arq(card, **ARQ)[0] for _ in range(2)]
-    second = pci.join(sorted((gpu.bound(arq) for arq in arqs), key=pci.join)[1])
-
-    gpu.host.call(reboot, [second])
-
-    gpu.site.hurry(lambda: types(gpu)[:2] == ["1137"] * 2 and gpu.site.idle())
-    assert gpu.layout(card) == "H100XM-40C"
 
 
 def lose(card: str) -> None:
@@ -216,9 +165,10 @@ def lose(card: str) -> None:
     pathlib.Path("/sys/.simulated").write_text(json.dumps(["divide", card, ""]))
 
 
-def test_a_guest_gets_its_gpu_instance_back_after_a_reboot(mig: LayoutsSite) -> None:
+def test_a_guest_gets_its_gpu_instance_back_after_a_reboot(start_layouts: StartLayouts) -> None:
+    mig = start_layouts([MIG], DRIVER, OPTIONS, FILES)
     card = mig.card
-    assert mig.give(card, "1g.10gb")["error"] is None
+    mig.give(card, "1g.10gb")
     arq, instance = mig.arq(card, **ARQ)
     before = mig.bound(arq)
 
@@ -233,7 +183,7 @@ def test_a_guest_gets_its_gpu_instance_back_after_a_reboot(mig: LayoutsSite) -> 
     mig.site.call("DELETE", f"/accelerator_requests?instance={instance}")
 
     mig.site.hurry(mig.site.idle)
-    assert mig.give(card, "3g.40gb")["error"] is None
+    mig.give(card, "3g.40gb")
     assert types(mig) == ["1207"] * 2 + ["0"] * 6
 
 
@@ -248,9 +198,7 @@ def test_a_guest_gets_its_gpu_instance_back_after_a_reboot(mig: LayoutsSite) -> 
     ],
     ids=["no virtual functions", "mediated devices"],
 )
-def test_a_card_that_cannot_have_layouts_is_not_offered(
-    simulate: Any, card: dict[str, Any], reason: str
-) -> None:
+def test_a_card_that_cannot_have_layouts_is_not_offered(simulate, card, reason) -> None:
     guests = {**CARD, "vfs": 0, "name": "vm", "driver": "vfio-pci"}
     simulated = simulate({"cards": [card, "t4", guests]})
 
@@ -261,5 +209,3 @@ def test_a_card_that_cannot_have_layouts_is_not_offered(
     assert [part.resource_class for part in parts] == ["PGPU", "PGPU"]
     whole = (reason, "[gpu_devices] layouts")
     assert simulated.call(whys, "nvidia_gpu_driver", OPTIONS) == {simulated.card("gpu"): whole}
-
-

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from cyborg.drivers import base, privileged, registry
 from cyborg.tests import layouts_site
 from cyborg.tests.compute import Compute
 from cyborg.tests.contract import passes
-from cyborg.tests.layouts_site import VERSION, LayoutsSite, forget
+from cyborg.tests.layouts_site import LayoutsSite, StartLayouts, forget
 from cyborg.tests.service import until
 
 pytestmark = pytest.mark.slow
@@ -29,34 +28,27 @@ PARTITIONS = {
 OPTIONS = f"[xilinx_fpga_driver]\nlayouts = {', '.join(PARTITIONS)}, xilinx_u250_not_installed\n"
 CARD = {"card": "u250-2rp", "name": "fpga"}
 ARQ = {"resources:FPGA": "1"}
-TOOL = pathlib.Path(__file__).parents[2] / "data/tools/xbmgmt.sh"
+TOOL = (pathlib.Path(__file__).parents[2] / "data/tools/xbmgmt.sh").read_text()
 
 
-@pytest.fixture
-def xrt(tmp_path: pathlib.Path) -> pathlib.Path:
-    folder = tmp_path / "agent"
-    folder.mkdir()
-    shutil.copy(TOOL, folder / "xbmgmt")
-    for name, partition in PARTITIONS.items():
-        # The name as Vivado writes it.
-        vendor, board, platform = name.split("_", 2)
-        written = f"{vendor}:{board}:{platform[:-4]}:{platform[-3]}.{platform[-1]}"
-        file = folder / "partitions" / partition / "partition.xsabin"
-        file.parent.mkdir(parents=True)
-        file.write_bytes(b"xclbin2\0".ljust(352, b"\0") + written.encode().ljust(200, b"\0"))
-    return folder
+def place(partition: str) -> str:
+    return f"partitions/{partition}/partition.xsabin"
 
 
-@pytest.fixture
-def fpga(start_layouts: Any, xrt: pathlib.Path) -> LayoutsSite:
-    assert xrt.exists()
-    one: LayoutsSite = start_layouts([CARD], "xilinx_fpga_driver", OPTIONS)
-    return one
+def contents(name: str) -> str:
+    """What is read of a partition: the name as Vivado writes it."""
+    vendor, board, platform = name.split("_", 2)
+    written = f"{vendor}:{board}:{platform[:-4]}:{platform[-3]}.{platform[-1]}"
+    return "xclbin2\0".ljust(352, "\0") + written.ljust(200, "\0")
 
 
-def asked(xrt: pathlib.Path) -> list[str]:
+FILES = {place(partition): contents(name) for name, partition in PARTITIONS.items()}
+DRIVER = "xilinx_fpga_driver"
+
+
+def asked(fpga: LayoutsSite) -> list[str]:
     try:
-        return (xrt / "asked").read_text().splitlines()
+        return (fpga.state / "asked").read_text().splitlines()
     except FileNotFoundError:
         return []
 
@@ -76,75 +68,70 @@ def give_to_guest(address: str) -> None:
         pathlib.Path("/sys/bus/pci/drivers_probe").write_text(f"{address[:-1]}{number}")
 
 
-def test_a_card_is_given_a_shell_and_then_another(fpga: LayoutsSite, xrt: pathlib.Path) -> None:
+def test_a_card_is_given_a_shell_and_then_another(start_layouts: StartLayouts) -> None:
+    one_stage = {"card": "u250", "name": "images"}
+    fpga = start_layouts([CARD, one_stage], DRIVER, OPTIONS, FILES | {"xbmgmt": TOOL})
     card = fpga.card
-    shown = fpga.deployable(card)
-    layouts = {key: value for key, value in shown["attributes"].items() if "layout" in key}
-    assert shown["program"]["mode"] == "layout"
-    assert layouts == {f"layout_{XDMA}": "1", f"layout_{QDMA}": "1"}
-    assert fpga.layout(card) is None
-    assert fpga.offered(card) == {"FPGA": 0}
+    assert fpga.deployable(card)["program"]["mode"] == "layout"
+    assert fpga.deployable(fpga.host.card("images"))["program"]["mode"] == "dynamic"
+    assert fpga.layouts(card) == {XDMA: "1", QDMA: "1"}
+    assert (fpga.layout(card), fpga.offered(card)) == (None, {"FPGA": 0})
 
     # That of another board is none of its layouts.
     refused = fpga.ask(card, "xilinx_u280_gen3x16_xdma_shell_1_1")
     assert refused.status_code == 400
     assert f"Its layouts are: {QDMA}, {XDMA}." in refused.text
 
-    operation = fpga.give(card, XDMA)
+    fpga.give(card, XDMA)
 
-    assert (operation["state"], operation["error"]) == ("succeeded", None)
-    file = xrt / "partitions" / PARTITIONS[XDMA] / "partition.xsabin"
-    assert asked(xrt) == [f"--force program --device {card} --shell {file}"]
-    assert fpga.layout(card) == XDMA
+    file = fpga.state / place(PARTITIONS[XDMA])
+    assert asked(fpga) == [f"--force program --device {card} --shell {file}"]
     assert fpga.deployable(card)["program"]["verified_by"] == "logic_uuids in sysfs"
     assert fpga.offered(card) == {"FPGA": 1}
     assert "CUSTOM_FPGA_SHELL_XILINX_U250_GEN3X16_XDMA_SHELL_4_1" in fpga.traits(card)
 
-    assert fpga.give(card, QDMA)["error"] is None
+    fpga.give(card, QDMA)
 
-    assert fpga.layout(card) == QDMA
-    assert [trait for trait in fpga.traits(card) if "SHELL" in trait] == [
-        "CUSTOM_FPGA_SHELL_XILINX_U250_GEN3X16_QDMA_SHELL_1_0"
-    ]
+    shell = "CUSTOM_FPGA_SHELL_XILINX_U250_GEN3X16_QDMA_SHELL_1_0"
+    assert [trait for trait in fpga.traits(card) if "SHELL" in trait] == [shell]
+
+    # What the tool refuses is an error.
+    (fpga.state / "refuses").touch()
+    assert "Shell download failed" in fpga.give_in_vain(card, XDMA)
+    fpga.site.hurry(lambda: fpga.layout(card) == QDMA and fpga.site.idle())
+    assert fpga.offered(card) == {"FPGA": 1}
+
+    # What a reboot takes from nobody is recorded.
+    tried = asked(fpga)
+    reboot(fpga)
+    fpga.site.hurry(lambda: fpga.layout(card) is None)
+    assert (fpga.offered(card), asked(fpga)) == ({"FPGA": 0}, tried)
 
 
-def test_no_shell_is_changed_while_a_guest_has_the_card(
-    fpga: LayoutsSite, xrt: pathlib.Path, compute: Compute
-) -> None:
-    card = fpga.card
-    assert fpga.give(card, XDMA)["error"] is None
+def test_a_guest_keeps_its_shell(start_layouts: StartLayouts, compute: Compute) -> None:
+    fpga = start_layouts([CARD], DRIVER, OPTIONS, FILES | {"xbmgmt": TOOL})
+    card, text = fpga.card, f"[DEFAULT]\nstate_path = {fpga.state}\n{OPTIONS}"
+    fpga.give(card, XDMA)
+    (device,) = fpga.host.call(layouts_site._discover, DRIVER, text)
     assert fpga.offered(card) == {"FPGA": 1}
     profile = compute.make_profile({**ARQ, "accel:function_id": XDMA})
     instance = "7a1c2b3d-0000-4000-8000-00000000beef"
-    arqs = compute.boot(profile, instance)
+    (arq,) = compute.boot(profile, instance)
+
+    # It is back after a reboot.
+    reboot(fpga)
+    until(lambda: fpga.deployable(card)["program"]["in_doubt"])
+    fpga.site.hurry(lambda: len(asked(fpga)) == 2 and fpga.site.idle())
+    assert fpga.layout(card) == XDMA
+    assert fpga.bound(arq["uuid"]) == arq["attach_handle_info"]
+    assert fpga.last_operation()["asked_by"] == "recovery"
+
+    # It is not changed while the guest has the card.
     fpga.host.call(give_to_guest, card)
-
     refused = fpga.ask(card, QDMA)
-
-    assert refused.status_code == 409
-    assert arqs[0]["uuid"] in refused.text
-    assert len(asked(xrt)) == 1
-    # The card shows nothing now, and is of the same kind with the same record for an agent that
-    # has just been started.
-    fpga.host.call(forget)
-    text = f"[DEFAULT]\nstate_path = {xrt}\n{OPTIONS}"
-    (device,) = fpga.host.call(layouts_site._discover, "xilinx_fpga_driver", text)
-    assert device.deployables[0].program_mode == "layout"
-    fpga.site.hurry(fpga.site.idle)
-    shown = fpga.deployable(card)
-    assert (shown["program"]["mode"], fpga.layout(card)) == ("layout", XDMA)
-    assert "CUSTOM_FPGA_SHELL_XILINX_U250_GEN3X16_XDMA_SHELL_4_1" in fpga.traits(card)
-    compute.delete(instance)
-
-
-def test_the_agent_runs_no_tool_on_a_card_that_a_guest_has(
-    fpga: LayoutsSite, xrt: pathlib.Path
-) -> None:
-    """Whatever a conductor asks, as for one that was started before its shell was put back."""
-    card = fpga.card
-    assert fpga.give(card, XDMA)["error"] is None
-    text = f"[DEFAULT]\nstate_path = {xrt}\n{OPTIONS}"
-    (device,) = fpga.host.call(layouts_site._discover, "xilinx_fpga_driver", text)
+    assert (refused.status_code, arq["uuid"] in refused.text) == (409, True)
+    # The agent runs no tool then, whatever a conductor asks, as for one that was started before
+    # its shell was put back.
     (part,) = device.deployables
     target = base.ProgramTarget(
         deployable=part.name,
@@ -152,122 +139,81 @@ def test_the_agent_runs_no_tool_on_a_card_that_a_guest_has(
         attach_handles=part.attach_handles,
         function=QDMA,
     )
-    fpga.host.call(give_to_guest, card)
-
-    answer = fpga.host.call(
-        layouts_site._act, "xilinx_fpga_driver", text, "set_layout", target
-    )
-
+    answer = fpga.host.call(layouts_site._act, DRIVER, text, "set_layout", target)
     assert answer == ("NothingWritten", f"Card {card} shows no shell: a guest may have it")
-    assert len(asked(xrt)) == 1
+    assert len(asked(fpga)) == 2
 
-
-def test_a_guest_gets_its_shell_back_after_a_reboot(fpga: LayoutsSite, xrt: pathlib.Path) -> None:
-    card = fpga.card
-    assert fpga.give(card, XDMA)["error"] is None
-    arq, _instance = fpga.arq(card, **ARQ)
-    before = fpga.bound(arq)
-
-    reboot(fpga)
-    until(lambda: fpga.deployable(card)["program"]["in_doubt"])
-
-    fpga.site.hurry(lambda: len(asked(xrt)) == 2 and fpga.site.idle())
-    assert fpga.layout(card) == XDMA
-    assert fpga.bound(arq) == before
-    last = fpga.site.call("GET", "/operations?sort_key=id&sort_dir=desc&limit=1", version=VERSION)
-    assert last["operations"][0]["asked_by"] == "recovery"
-
-
-def test_what_the_tool_refuses_is_an_error_and_what_a_reboot_takes_from_nobody_is_recorded(
-    fpga: LayoutsSite, xrt: pathlib.Path
-) -> None:
-    card = fpga.card
-    assert fpga.give(card, XDMA)["error"] is None
-    (xrt / "refuses").touch()
-
-    operation = fpga.give(card, QDMA)
-
-    assert operation["state"] == "failed"
-    assert "Shell download failed" in operation["error"]
-    fpga.site.hurry(lambda: fpga.layout(card) == XDMA and fpga.site.idle())
-    assert fpga.offered(card) == {"FPGA": 1}
-
-    tried = asked(xrt)
-    reboot(fpga)
-
-    fpga.site.hurry(lambda: fpga.layout(card) is None)
-    assert fpga.offered(card) == {"FPGA": 0}
-    assert asked(xrt) == tried
-
-
-def test_a_card_of_one_stage_takes_images(start_layouts: Any, xrt: pathlib.Path) -> None:
-    assert xrt.exists()
-    fpga: LayoutsSite = start_layouts(
-        [{"card": "u250", "name": "fpga"}], "xilinx_fpga_driver", OPTIONS
-    )
-
-    assert fpga.deployable(fpga.card)["program"]["mode"] == "dynamic"
+    # The card shows nothing now, and is of the same kind with the same record for an agent that
+    # has just been started.
+    fpga.host.call(forget)
+    (device,) = fpga.host.call(layouts_site._discover, DRIVER, text)
+    assert device.deployables[0].program_mode == "layout"
+    fpga.site.hurry(fpga.site.idle)
+    assert (fpga.deployable(card)["program"]["mode"], fpga.layout(card)) == ("layout", XDMA)
+    assert "CUSTOM_FPGA_SHELL_XILINX_U250_GEN3X16_XDMA_SHELL_4_1" in fpga.traits(card)
+    compute.delete(instance)
 
 
 @pytest.mark.parametrize(("text", "offered"), [(OPTIONS, 0), ("", 1)], ids=["layouts", "images"])
-def test_a_card_whose_kind_cannot_be_told_is_not_offered(
-    simulate: Any, tmp_path: pathlib.Path, text: str, offered: int
-) -> None:
+def test_a_card_whose_kind_cannot_be_told_is_not_offered(simulate, tmp_path, text, offered) -> None:
     simulated = simulate({"cards": [{**CARD, "driver": "vfio-pci"}]})
 
     (only,) = simulated.call(
-        passes.run, ["xilinx_fpga_driver"], f"[DEFAULT]\nstate_path = {tmp_path}\n{text}"
+        passes.run, [DRIVER], f"[DEFAULT]\nstate_path = {tmp_path}\n{text}"
     )
 
     assert only.errors == {}
-    assert len(only.devices["xilinx_fpga_driver"]) == offered
+    assert len(only.devices[DRIVER]) == offered
 
 
 def one_pass(state: pathlib.Path, partitions: pathlib.Path) -> Any:
     """What a new agent finds, and what it cannot read."""
     text = f"[DEFAULT]\nstate_path = {state}\n{OPTIONS}"
     privileged.XILINX_PARTITIONS = partitions
-    conf = passes.configured(text, ["xilinx_fpga_driver"], "host-1")
+    conf = passes.configured(text, [DRIVER], "host-1")
     one = discovery.Discovery("host-1", registry.load(conf).drivers, timeout=60)
     findings = one.run()
     one.remember()
-    return findings.devices["xilinx_fpga_driver"], findings.unread
+    return findings.devices[DRIVER], findings.unread
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("board_name", None),
-        ("logic_uuids", "nonsense"),
-        ("logic_uuids", "9" * 5000),
-        ("logic_uuids", None),
-    ],
-)
-def test_a_card_whose_shell_cannot_be_read_is_no_other_kind_of_card(
-    simulate: Any, tmp_path: pathlib.Path, file: str, text: str | None
-) -> None:
-    simulated = simulate({"cards": [CARD]})
-    card = simulated.card("fpga")
-    broken = simulated.root / "sys" / simulated.path(card) / file
-    broken.unlink()
-    if text is None:
-        broken.symlink_to("/proc/self/mem")  # a read of it fails
-    else:
-        broken.write_text(text)
+#: Files of a card and what is in them, or None where they cannot be read.
+BROKEN = [
+    ("board_name", None),
+    ("logic_uuids", "nonsense"),
+    ("logic_uuids", "9" * 5000),
+    ("logic_uuids", None),
+]
+
+
+def test_cards_whose_shells_cannot_be_read_are_no_other_kind_of_cards(simulate, tmp_path) -> None:
+    simulated = simulate({"cards": [CARD] * len(BROKEN)})
+    cards = [simulated.card("fpga", number) for number in range(len(BROKEN))]
+    for card, (name, text) in zip(cards, BROKEN, strict=True):
+        file = simulated.root / "sys" / simulated.path(card) / name
+        file.unlink()
+        if text is None:
+            file.symlink_to("/proc/self/mem")  # a read of it fails
+        else:
+            file.write_text(text)
 
     devices, unread = simulated.call(one_pass, tmp_path, tmp_path)
 
     assert devices == ()
-    assert card in unread
+    assert set(cards) <= unread
 
 
 def test_a_card_stays_what_it_is_if_its_shells_are_not_installed_any_more(
-    simulate: Any, tmp_path: pathlib.Path, xrt: pathlib.Path
+    simulate: Any, tmp_path: pathlib.Path
 ) -> None:
+    for path, text in FILES.items():
+        file = tmp_path / path
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
     simulated = simulate({"cards": [CARD]})
     path = f"{simulated.path(simulated.card('fpga'))}/logic_uuids"
     simulated.files.put(path, f"9e7b8a3f1d5c4e60a2b47c8d9e0f1a2b\n{PARTITIONS[XDMA]}")
-    ((before,), _) = simulated.call(one_pass, tmp_path, xrt / "partitions")
+    ((before,), _) = simulated.call(one_pass, tmp_path, tmp_path / "partitions")
 
     ((after,), _) = simulated.call(one_pass, tmp_path, tmp_path / "none")
 
@@ -275,5 +221,3 @@ def test_a_card_stays_what_it_is_if_its_shells_are_not_installed_any_more(
     assert (was.program_mode, was.function) == ("layout", XDMA)
     assert (now.program_mode, now.function, now.traits) == ("layout", XDMA, was.traits)
     assert f"layout_{XDMA}" not in now.attributes
-
-
