@@ -28,12 +28,26 @@ def call(site: Site, method: str, path: str = "", body: object = None) -> Any:
 
 
 def as_member(
-    site: Site, method: str, path: str = "", body: object = None
+    site: Site, method: str, path: str = "", body: object = None, *, below: str = "/allocations"
 ) -> requests.Response:
     """The same as a user who is no administrator."""
     headers = {"OpenStack-API-Version": f"accelerator {VERSION}", "X-Auth-Token": USER_TOKEN}
-    url = f"{site.endpoint}/allocations{path}"
+    url = f"{site.endpoint}{below}{path}"
     return requests.request(method, url, json=body, headers=headers, timeout=PATIENCE)
+
+
+def refusal(site: Site, body: object, status: int = 409) -> str:
+    """What an administrator is told who is refused an allocation."""
+    answer = ask(site, "POST", "", body)
+    assert answer.status_code == status, answer.text
+    return answer.text
+
+
+def leave(site: Site, consumer: str) -> None:
+    """Delete an allocation, of which nothing is claimed any more."""
+    call(site, "DELETE", f"/{consumer}")
+    site.hurry(site.idle)
+    assert claimed(site, consumer) == {}
 
 
 def wish(consumer: str | None = None, **fields: object) -> dict[str, Any]:

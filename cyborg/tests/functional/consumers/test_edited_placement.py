@@ -271,9 +271,7 @@ def chaos(rack: Site) -> Iterator[Chaos]:
     one.backup.close()
 
 
-def test_what_is_held_is_claimed_or_reserved_whatever_others_do_to_placement(
-    chaos: Chaos,
-) -> None:
+def test_what_is_held_is_claimed_or_reserved_whatever_others_do_to_placement(chaos: Chaos) -> None:
     for number in range(EDITS):
         chaos.step()
         if number % 15 == 14:

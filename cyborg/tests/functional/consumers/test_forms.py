@@ -8,17 +8,14 @@ import random
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 
-from cyborg import db, rpc
+from cyborg import db
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.handles import release
 from cyborg.inventory.apply import provider_uuid
-from cyborg.policy.enforcer import Enforcer
-from cyborg.tests import boots, callers, hosts
-from cyborg.tests.placement_server import PlacementServer
+from cyborg.tests import boots, callers
 from cyborg.tests.shared_card import SharedCard, show
 
 pytestmark = pytest.mark.every_database
@@ -107,18 +104,7 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_container_has_nodes_of_what_a_guest_holds(
-    seed: int,
-    database: sa.Engine,
-    conf: cfg.ConfigOpts,
-    placement: PlacementServer,
-    enforcer: Enforcer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    placement.make_provider(hosts.ROOT)
-    cloud = SharedCard(conf, enforcer, placement)
-    monkeypatch.setattr(rpc, "run_host_step", cloud.run)
-    cloud.report()
+def test_no_container_has_nodes_of_what_a_guest_holds(seed: int, cloud: SharedCard) -> None:
     history = History(cloud, seed)
     history.go()
     assert history.seen == {False, True}

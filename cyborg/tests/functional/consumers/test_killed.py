@@ -14,7 +14,6 @@ import contextlib
 import itertools
 import logging
 import os
-import pathlib
 import random
 import threading
 import time
@@ -222,14 +221,7 @@ class Site:
 
 
 @pytest.fixture
-def mortal_site(
-    conf: cfg.ConfigOpts,
-    database: sa.Engine,
-    placement: PlacementServer,
-    enforcer: Enforcer,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: pathlib.Path,
-) -> Iterator[Site]:
+def mortal_site(conf, database, placement, enforcer, monkeypatch, tmp_path) -> Iterator[Site]:
     for name in ("host-1", "host-2"):
         placement.make_provider(f"{name}.example")
     agents = Agents(conf, tmp_path / "cdi", SEED)

@@ -17,7 +17,6 @@ from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
 from cyborg.policy import context
-from cyborg.policy.enforcer import Enforcer
 from cyborg.states import allocation_states as states
 from cyborg.tests import callers, engine, hosts
 from cyborg.tests.placement_server import PlacementServer
@@ -30,9 +29,7 @@ THEIRS = client.Owner(project_id="project-1", user_id="user-1", consumer_type="I
 
 
 @pytest.fixture
-def ctx(
-    database: sa.Engine, placement: PlacementServer, enforcer: Enforcer
-) -> context.RequestContext:
+def ctx(database, placement, enforcer) -> context.RequestContext:
     """An administrator, where a host has two cards of four and two accelerators."""
     placement.make_provider(hosts.ROOT)
     hosts.apply(hosts.card("a"), hosts.card("b", range(4, 6)))
@@ -60,9 +57,7 @@ def held(placement: PlacementServer) -> dict[str, Any]:
     return {provider: of["resources"] for provider, of in found.items()}
 
 
-def test_a_late_conductor_leaves_what_its_successor_has_claimed(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer
-) -> None:
+def test_a_late_conductor_leaves_what_its_successor_has_claimed(conf, ctx, placement) -> None:
     item = ask(conf, ctx)
 
     def overtake(_method: str, _path: str) -> None:
@@ -77,9 +72,7 @@ def test_a_late_conductor_leaves_what_its_successor_has_claimed(
     assert held(placement) == {LARGE: {"FPGA": 1}}
 
 
-def test_what_was_released_meanwhile_is_claimed_no_more(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer
-) -> None:
+def test_what_was_released_meanwhile_is_claimed_no_more(conf, ctx, placement) -> None:
     item = ask(conf, ctx)
 
     def release(_method: str, _path: str) -> None:
@@ -96,10 +89,7 @@ def test_what_was_released_meanwhile_is_claimed_no_more(
 
 
 def test_what_arrives_after_its_allocation_has_ended_is_given_back(
-    conf: cfg.ConfigOpts,
-    ctx: context.RequestContext,
-    placement: PlacementServer,
-    monkeypatch: pytest.MonkeyPatch,
+    conf, ctx, placement, monkeypatch
 ) -> None:
     """A conductor is suspended just before it sends, and wakes up when all is over."""
     item = ask(conf, ctx)
@@ -133,11 +123,7 @@ def expected() -> list[str]:
 
 @pytest.mark.parametrize("asked_again", [True, False])
 def test_what_a_killed_conductor_had_sent_is_given_back_however_late_it_arrives(
-    conf: cfg.ConfigOpts,
-    ctx: context.RequestContext,
-    placement: PlacementServer,
-    *,
-    asked_again: bool,
+    conf, ctx, placement, asked_again
 ) -> None:
     killed = ask(conf, ctx)
     work.hand_back([killed.owner])
@@ -159,9 +145,7 @@ def test_what_a_killed_conductor_had_sent_is_given_back_however_late_it_arrives(
     assert engine.pending() == {}
 
 
-def test_what_is_not_ours_or_not_known_is_never_given_back_by_itself(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer
-) -> None:
+def test_what_is_not_ours_or_not_known_is_never_given_back_by_itself(conf, ctx, placement) -> None:
     # As after a restore: the allocation was made after the backup.
     put(conf, LARGE)
     placement.sync(full=True)
@@ -174,16 +158,12 @@ def test_what_is_not_ours_or_not_known_is_never_given_back_by_itself(
     assert held(placement) == {LARGE: {"FPGA": 1}}
 
 
-def test_what_is_allocated_without_a_fault_is_not_looked_at_later(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_what_is_allocated_without_a_fault_is_not_looked_at_later(conf, ctx) -> None:
     allocation_steps.run(conf, ask(conf, ctx))
     assert expected() == []
 
 
-def test_what_is_claimed_for_nobody_is_repaired_without_nova(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer
-) -> None:
+def test_what_is_claimed_for_nobody_is_repaired_without_nova(conf, ctx, placement) -> None:
     put(conf, SMALL)
     found = differences.find(conf, settle=0)
     ((_, outcome),) = finding.repair(found, lambda _: None)
@@ -196,9 +176,7 @@ def test_what_is_claimed_for_nobody_is_repaired_without_nova(
 
 
 @pytest.mark.parametrize("first", ["PUT", "GET"])
-def test_nothing_is_sent_when_the_lease_has_ended(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, placement: PlacementServer, first: str
-) -> None:
+def test_nothing_is_sent_when_the_lease_has_ended(conf, ctx, placement, first: str) -> None:
     item = ask(conf, ctx)
     put(conf, SMALL)
     if first == "GET":
@@ -214,10 +192,7 @@ def test_nothing_is_sent_when_the_lease_has_ended(
 
 @pytest.mark.parametrize("after_failure", ["", "failed"])
 def test_what_is_claimed_without_an_allocation_is_given_back(
-    conf: cfg.ConfigOpts,
-    ctx: context.RequestContext,
-    placement: PlacementServer,
-    after_failure: str,
+    conf, ctx, placement, after_failure
 ) -> None:
     if after_failure:
         item = ask(conf, ctx)

@@ -14,10 +14,8 @@ from cyborg.db import models
 from cyborg.drivers import base
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
-from cyborg.policy.enforcer import Enforcer
 from cyborg.states import allocation_states as states
 from cyborg.tests import boots, callers, engine, hosts
-from cyborg.tests.placement_server import PlacementServer
 
 pytestmark = pytest.mark.every_database
 
@@ -26,13 +24,7 @@ NODES = base.AttachHandle(attach_type=base.NODES, attach_info={"path": "platform
 
 
 @pytest.fixture(params=[False, True], ids=["at_once", "prepared"])
-def ctx(
-    request: pytest.FixtureRequest,
-    database: sa.Engine,
-    placement: PlacementServer,
-    enforcer: Enforcer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> context.RequestContext:
+def ctx(request, database, placement, enforcer, monkeypatch) -> context.RequestContext:
     """An administrator, where a host has an accelerator for containers and another one."""
     placement.make_provider(hosts.ROOT)
     steps = dict.fromkeys(("prepares", "cleans"), request.param)
@@ -62,9 +54,7 @@ def boot(ctx: context.RequestContext, conf: cfg.ConfigOpts, letter: str) -> mode
         return session.execute(sa.select(models.Arq).filter_by(uuid=uuid)).scalar_one()
 
 
-def test_a_guest_is_refused_and_a_container_is_given_it(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_a_guest_is_refused_and_a_container_is_given_it(ctx, conf) -> None:
     refused = boot(ctx, conf, "a")
     assert (refused.state, holders()) == (models.BIND_FAILED, {})
     assert "is for containers on its host, and no guest gets it." in str(refused.state_reason)

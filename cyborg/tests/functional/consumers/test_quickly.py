@@ -14,22 +14,15 @@ from cyborg.allocations import allocation_steps, service, wishes
 from cyborg.db import models
 from cyborg.handles import host_steps
 from cyborg.policy import context
-from cyborg.policy.enforcer import Enforcer
 from cyborg.rpc import memory
 from cyborg.states import allocation_states as states
 from cyborg.tests import callers, engine, hosts, messages
-from cyborg.tests.placement_server import PlacementServer
 
 CONSUMER = "c0000000-0000-4000-8000-000000000001"
 
 
 @pytest.fixture
-def ctx(
-    database: sa.Engine,
-    placement: PlacementServer,
-    enforcer: Enforcer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> context.RequestContext:
+def ctx(database, placement, enforcer, monkeypatch) -> context.RequestContext:
     """An administrator, where a host prepares each handle."""
     placement.make_provider(hosts.ROOT)
     hosts.apply(hosts.card("a", prepares=True, cleans=True))
@@ -46,18 +39,14 @@ def ask(conf: cfg.ConfigOpts, ctx: context.RequestContext, count: int) -> None:
 
 @pytest.mark.every_database
 @pytest.mark.parametrize("count", [1, 3])
-def test_the_last_host_step_makes_it_active(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, count: int
-) -> None:
+def test_the_last_host_step_makes_it_active(conf, ctx, count: int) -> None:
     ask(conf, ctx, count)
     done = [each.partition("/")[0] for each in engine.drain(conf)]
     assert service.get(ctx, CONSUMER).row.state == states.ACTIVE
     assert done == [work.ALLOCATE] + [work.HOST_STEP] * count
 
 
-def test_a_host_step_that_is_not_the_last_makes_nothing_active(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_a_host_step_that_is_not_the_last_makes_nothing_active(conf, ctx) -> None:
     ask(conf, ctx, 2)
     for kind, handle in ((work.ALLOCATE, allocation_steps.run), (work.HOST_STEP, host_steps.run)):
         item = engine.take("conductor-1", 600, [kind])
@@ -85,9 +74,7 @@ def test_an_allocation_that_is_released_meanwhile_is_not_made_active(
         assert session.scalars(sa.select(models.Arq)).all() == []
 
 
-def test_who_waits_in_the_process_that_makes_the_change_is_told(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_in_the_process_that_makes_the_change_is_told(conf, ctx, monkeypatch) -> None:
     monkeypatch.setattr(service, "_FIRST_PAUSE", 3600.0)
     monkeypatch.setattr(service, "_LONGEST_PAUSE", 3600.0)
     ask(conf, ctx, 1)
@@ -100,9 +87,7 @@ def test_who_waits_in_the_process_that_makes_the_change_is_told(
     assert states.are_changed_here()
 
 
-def test_what_the_work_has_changed_ends_it(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_what_the_work_has_changed_ends_it(conf, ctx) -> None:
     """No further transaction keeps the next step from being claimed."""
     ask(conf, ctx, 1)
     item = engine.take("conductor-1", 600, [work.ALLOCATE])
@@ -114,9 +99,7 @@ def test_what_the_work_has_changed_ends_it(
     assert work.finish(item)
 
 
-def test_work_that_was_wanted_again_meanwhile_is_done_again(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_work_that_was_wanted_again_meanwhile_is_done_again(conf, ctx) -> None:
     ask(conf, ctx, 1)
     item = engine.take("conductor-1", 600, [work.ALLOCATE])
     assert item is not None
@@ -133,9 +116,7 @@ class _Agent:
         """Do nothing."""
 
 
-def test_a_message_in_memory_waits_for_no_look(
-    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_message_in_memory_waits_for_no_look(conf, monkeypatch) -> None:
     monkeypatch.setattr(memory, "_LOOK_AGAIN", 3600.0)
     step = rpc.HostStep(
         action="prepare",
