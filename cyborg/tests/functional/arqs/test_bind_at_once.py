@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -34,29 +33,22 @@ def api(conf: cfg.ConfigOpts, database: sa.Engine) -> Api:
     return Api(conf)
 
 
-def patch(uuids: Iterable[str], instance: str, letter: str = "a") -> dict[str, Any]:
-    """The body that asks for the ARQs to be bound to a card of host-1."""
-    where = {
-        "hostname": hosts.ROOT,
-        "device_rp_uuid": provider_uuid(f"host-1_{letter}"),
-        "instance_uuid": instance,
-    }
-    ops = [{"op": "add", "path": f"/{key}", "value": value} for key, value in where.items()]
-    return dict.fromkeys(uuids, ops)
+def count(outcome: str) -> float:
+    name = "cyborg_bind_duration_seconds_count"
+    return metrics.REGISTRY.get_sample_value(name, {"outcome": outcome}) or 0
 
 
-def test_after_patch_they_are_bound_and_a_conductor_tells_nova(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, api: Api, sink: NovaSink
-) -> None:
+def test_after_patch_they_are_bound_and_a_conductor_tells_nova(ctx, conf, api, sink) -> None:
     hosts.apply(hosts.card())
     uuids, instance = boots.arqs(ctx, 3), models.new_uuid()
 
-    api.call("PATCH", ARQS, patch(uuids, instance), version="2.0")
+    api.call("PATCH", ARQS, boots.patch(uuids, instance), version="2.0")
 
     path = f"{ARQS}?instance={instance}&bind_state=resolved"
     found = api.call("GET", path, version="2.0")["arqs"]
     assert [(arq["uuid"], arq["state"]) for arq in found] == [(uuid, "Bound") for uuid in uuids]
-    assert len({arq["attach_handle_uuid"] for arq in found}) == 3
+    held = boots.handles(ctx)
+    assert len({arq["attach_handle_uuid"] for arq in found} & set(held)) == 3
     assert engine.pending() == {f"nova-event/{instance}": None}
     assert sink.requests == []
     assert engine.drain(conf) == [f"nova-event/{instance}"]
@@ -64,21 +56,26 @@ def test_after_patch_they_are_bound_and_a_conductor_tells_nova(
     assert sink.events == dict.fromkeys(uuids, "completed")
     assert engine.pending() == {}
 
+    # A repeat only sends the event again.
+    boots.bind(ctx, uuids, instance)
+    assert boots.handles(ctx) == held
+    assert engine.drain(conf) == [f"nova-event/{instance}"]
+    assert len(sink.requests) == 2
 
-def test_after_patch_those_for_which_there_is_no_handle_have_failed(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, api: Api, sink: NovaSink
-) -> None:
+
+def test_after_patch_those_for_which_there_is_no_handle_have_failed(ctx, conf, api, sink) -> None:
     hosts.apply(hosts.card(handles=range(1)))
     uuids, instance = boots.arqs(ctx, 2), models.new_uuid()
+    before = count("bound"), count("failed")
 
-    api.call("PATCH", ARQS, patch(uuids, instance), version="2.0")
+    api.call("PATCH", ARQS, boots.patch(uuids, instance), version="2.0")
 
     found = service.list_arqs(ctx)
     assert Counter(arq.state for arq in found) == {models.BOUND: 1, models.BIND_FAILED: 1}
-    assert {arq.state_reason for arq in found} == {
-        None,
-        f"Provider {boots.RP} has no free attach handle.",
-    }
+    reason = f"Provider {boots.RP} has no free attach handle."
+    assert {arq.state_reason for arq in found} == {None, reason}
+    # It is measured where it is made.
+    assert (count("bound") - before[0], count("failed") - before[1]) == (1, 1)
     engine.drain(conf)
     assert sorted(sink.events.values()) == ["completed", "failed"]
 
@@ -104,9 +101,7 @@ def test_what_may_take_more_waits_for_a_conductor_and_the_rest_does_not(
     assert len(sink.requests) == (1 if told else 0)
 
 
-def test_arqs_of_two_instances_in_one_request(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink
-) -> None:
+def test_arqs_of_two_instances_in_one_request(ctx, conf, sink) -> None:
     hosts.apply(hosts.card("a"), hosts.card("b", program_mode="dynamic"))
     (first, second), instances = boots.arqs(ctx, 2), [models.new_uuid(), models.new_uuid()]
     there = boots.target(instances[1], device_rp_uuid=provider_uuid("host-1_b"))
@@ -120,25 +115,7 @@ def test_arqs_of_two_instances_in_one_request(
     assert sink.events == dict.fromkeys([first, second], "completed")
 
 
-def test_a_repeat_after_the_bind_only_sends_the_event_again(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink
-) -> None:
-    hosts.apply(hosts.card())
-    uuids, instance = boots.arqs(ctx), models.new_uuid()
-    boots.bind(ctx, uuids, instance)
-    held = boots.handles(ctx)
-    engine.drain(conf)
-
-    boots.bind(ctx, uuids, instance)
-
-    assert boots.handles(ctx) == held
-    assert engine.drain(conf) == [f"nova-event/{instance}"]
-    assert len(sink.requests) == 2
-
-
-def test_eight_requests_for_one_instance_at_once(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink
-) -> None:
+def test_eight_requests_for_one_instance_at_once(ctx, conf, sink) -> None:
     hosts.apply(hosts.card(handles=range(8)))
     uuids, instance = boots.arqs(ctx, 8), models.new_uuid()
     refused: list[str] = []
@@ -159,11 +136,9 @@ def test_eight_requests_for_one_instance_at_once(
     assert sink.events == {winner: "completed"}
 
 
-def test_32_requests_for_3_handles(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, api: Api, sink: NovaSink
-) -> None:
+def test_32_requests_for_3_handles(ctx, conf, api, sink) -> None:
     hosts.apply(hosts.card(handles=range(3)))
-    bodies = [patch([uuid], models.new_uuid()) for uuid in boots.arqs(ctx, 32)]
+    bodies = [boots.patch([uuid], models.new_uuid()) for uuid in boots.arqs(ctx, 32)]
 
     def boot(body: dict[str, Any]) -> None:
         api.call("PATCH", ARQS, body, version="2.0")
@@ -184,9 +159,7 @@ def test_32_requests_for_3_handles(
     assert engine.pending() == {}
 
 
-def test_repeats_and_deletions_at_once_come_to_an_end(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_repeats_and_deletions_at_once_come_to_an_end(ctx, conf) -> None:
     """They lock the ARQs and the event of an instance in different orders."""
     hosts.apply(hosts.card("a", program_mode="dynamic"))
     instance = models.new_uuid()
@@ -207,15 +180,3 @@ def test_repeats_and_deletions_at_once_come_to_an_end(
     engine.drain(conf)
     assert boots.states(ctx) == {kept: models.BOUND}
     assert engine.pending() == {}
-
-
-def test_it_is_measured_where_it_is_made(ctx: context.RequestContext) -> None:
-    hosts.apply(hosts.card(handles=range(1)))
-
-    def count(outcome: str) -> float:
-        name = "cyborg_bind_duration_seconds_count"
-        return metrics.REGISTRY.get_sample_value(name, {"outcome": outcome}) or 0
-
-    before = count("bound"), count("failed")
-    boots.bind(ctx, boots.arqs(ctx, 2), models.new_uuid())
-    assert (count("bound") - before[0], count("failed") - before[1]) == (1, 1)

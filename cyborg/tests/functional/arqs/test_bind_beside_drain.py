@@ -16,7 +16,6 @@ from cyborg.arqs import bind_writes
 from cyborg.common import errors
 from cyborg.db import models, providers
 from cyborg.hosts import draining, flags
-from cyborg.policy import context
 from cyborg.tests import boots, hosts
 from cyborg.tests.named_devices import only_device
 
@@ -72,9 +71,7 @@ class _Beside(threading.Thread):
 
 
 @acts
-def test_who_comes_second_waits_for_the_bind(
-    database: sa.Engine, ctx: context.RequestContext, monkeypatch: pytest.MonkeyPatch, act: Act
-) -> None:
+def test_who_comes_second_waits_for_the_bind(database, ctx, monkeypatch, act: Act) -> None:
     hosts.apply(hosts.card("a"))
     arqs = boots.arqs(ctx)
     beside = _Beside(act)
@@ -93,9 +90,7 @@ def test_who_comes_second_waits_for_the_bind(
 
 
 @acts
-def test_a_bind_that_comes_second_is_refused(
-    database: sa.Engine, ctx: context.RequestContext, monkeypatch: pytest.MonkeyPatch, act: Act
-) -> None:
+def test_a_bind_that_comes_second_is_refused(database, ctx, monkeypatch, act: Act) -> None:
     hosts.apply(hosts.card("a"))
     arqs = boots.arqs(ctx)
     beside = _Beside(act)

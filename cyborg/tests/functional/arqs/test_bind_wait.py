@@ -51,9 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def instance(ctx: context.RequestContext) -> str:
     """An instance whose two ARQs wait for a conductor to bind them."""
     hosts.apply(hosts.card(program_mode="dynamic"))
-    instance = models.new_uuid()
-    boots.bind(ctx, boots.arqs(ctx, 2), instance)
-    return instance
+    return boots.ask(ctx, 2)
 
 
 @pytest.fixture
@@ -86,9 +84,7 @@ def states(arqs: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.every_database
-def test_it_answers_what_is_bound_meanwhile(
-    conf: cfg.ConfigOpts, clock: Clock, get: Get, instance: str
-) -> None:
+def test_it_answers_what_is_bound_meanwhile(conf, clock, get, instance) -> None:
     clock.meanwhile = lambda: engine.drain(conf)
     arqs = get(f"instance={instance}")
     assert states(arqs) == [models.BOUND] * 2
@@ -100,22 +96,11 @@ def test_it_answers_what_is_bound_meanwhile(
     assert clock.now == slept
 
 
-def test_it_answers_what_there_is_when_its_time_is_over(
-    conf: cfg.ConfigOpts, clock: Clock, get: Get, instance: str
-) -> None:
-    assert states(get(f"instance={instance}")) == [models.BIND_STARTED] * 2
-    # The request's own time counts, too.
-    assert conf.api.bind_wait - 2 < clock.now <= conf.api.bind_wait
-
-
 @pytest.mark.parametrize("early", [True, False])
-def test_what_fails_is_not_shown_as_decided(
-    conf: cfg.ConfigOpts, clock: Clock, ask: Ask, ctx: context.RequestContext, *, early: bool
-) -> None:
+def test_what_fails_is_not_shown_as_decided(conf, clock, ask, ctx, early) -> None:
     """Nova would start the server without its device."""
     hosts.apply(hosts.card(program_mode="dynamic"))
-    instance = models.new_uuid()
-    boots.bind(ctx, boots.arqs(ctx, 9), instance)
+    instance = boots.ask(ctx, 9)
     if early:
         engine.drain(conf)
     clock.meanwhile = lambda: engine.drain(conf)
@@ -132,17 +117,19 @@ def test_what_fails_is_not_shown_as_decided(
         assert set(states(arqs)) == {models.BOUND, models.BIND_FAILED}
 
 
-@pytest.mark.parametrize("who", ["no service", "all", "option"])
-def test_nobody_else_waits(
-    conf: cfg.ConfigOpts, clock: Clock, get: Get, instance: str, who: str
-) -> None:
-    if who == "option":
-        conf.set_override("bind_wait", 0, group="api")
-    query = "" if who == "all" else f"instance={instance}"
-    found = get(query, service="" if who == "no service" else "service")
-    assert states(found) == [models.BIND_STARTED] * 2
+def test_only_a_service_that_asks_for_one_instance_waits(conf, clock, get, instance) -> None:
+    mine = f"instance={instance}"
+    for query, service_role in ((mine, ""), ("", "service")):
+        assert states(get(query, service=service_role)) == [models.BIND_STARTED] * 2
     assert get(f"instance={models.new_uuid()}") == []
+    conf.set_override("bind_wait", 0, group="api")
+    assert states(get(mine)) == [models.BIND_STARTED] * 2
     assert clock.now == 0
+    conf.clear_override("bind_wait", group="api")
+
+    # It is answered what there is when its time is over. The request's own time counts, too.
+    assert states(get(mine)) == [models.BIND_STARTED] * 2
+    assert conf.api.bind_wait - 2 < clock.now <= conf.api.bind_wait
 
 
 def test_those_who_wait_leave_threads_to_others(clock: Clock, get: Get, instance: str) -> None:

@@ -4,24 +4,27 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from oslo_config import cfg
 
-from cyborg import db, profiles
+from cyborg import db, profiles, rpc, work
 from cyborg.arqs import binding, service
 from cyborg.common import errors
+from cyborg.common.reasons import Reason
 from cyborg.db import models
-from cyborg.handles import release
+from cyborg.handles import host_steps, release
 from cyborg.hosts import flags
 from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
-from cyborg.policy.enforcer import Enforcer
+from cyborg.states import arq_states
 from cyborg.tests import boots, engine, hosts
+from cyborg.tests.at_once import at_once
 from cyborg.tests.counted_statements import SqlCounter
-from cyborg.tests.novasink import NovaSink
 
 CountSql = Callable[[], contextlib.AbstractContextManager[SqlCounter]]
 
@@ -30,14 +33,7 @@ pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
 @pytest.mark.parametrize("count", [1, 4])
 @pytest.mark.parametrize("mode", [None, "dynamic"])
-def test_the_budget_of_a_bind(
-    ctx: context.RequestContext,
-    conf: cfg.ConfigOpts,
-    sink: NovaSink,
-    count_sql: CountSql,
-    count: int,
-    mode: str | None,
-) -> None:
+def test_the_budget_of_a_bind(ctx, conf, sink, count_sql, count: int, mode: str | None) -> None:
     """By the API alone, and by a conductor."""
     hosts.apply(hosts.card(program_mode=mode))
     engine.drain(conf)
@@ -53,24 +49,12 @@ def test_the_budget_of_a_bind(
     assert len(sink.requests) == 1
 
 
-def test_creating_arqs_costs_at_most_four_statements(
-    ctx: context.RequestContext, count_sql: CountSql
-) -> None:
+def test_creating_arqs_costs_at_most_four_statements(ctx, count_sql) -> None:
     groups = [dict(boots.GROUP)] * 6
     profiles.create_profile(name="six", groups=groups, description=None, uuid=None)
     with count_sql() as counter:
         service.create(ctx, "six")
     assert len(counter.statements) <= 4, counter.statements
-
-
-def test_other_values_for_a_bound_arq_are_refused(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
-    hosts.apply(hosts.card())
-    uuids = boots.arqs(ctx)
-    boots.bind(ctx, uuids, models.new_uuid())
-    with pytest.raises(errors.Invalid, match="unbind it first"):
-        boots.bind(ctx, uuids, models.new_uuid())
 
 
 #: What is wrong with a target, and how it is refused.
@@ -84,9 +68,7 @@ WRONG: tuple[tuple[dict[str, str], type[errors.CyborgError], str], ...] = (
 )
 
 
-def test_a_wrong_target_is_refused_and_nothing_is_written(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_a_wrong_target_is_refused_and_nothing_is_written(ctx, conf) -> None:
     hosts.apply(
         hosts.card("a"),
         hosts.card("gpu", resource_class="PGPU"),
@@ -106,17 +88,22 @@ def test_a_wrong_target_is_refused_and_nothing_is_written(
         assert engine.pending() == {}
 
 
-def test_an_unknown_arq_in_a_batch_binds_none(ctx: context.RequestContext) -> None:
+def test_what_is_unknown_or_bound_is_refused_beside_others(ctx: context.RequestContext) -> None:
     hosts.apply(hosts.card())
-    uuids = boots.arqs(ctx)
+    (uuid,) = boots.arqs(ctx)
     with pytest.raises(errors.NotFound, match="ExtArq not found"):
-        boots.bind(ctx, [*uuids, models.new_uuid()], models.new_uuid())
-    assert set(boots.states(ctx).values()) == {models.INITIAL}
+        boots.bind(ctx, [uuid, models.new_uuid()], models.new_uuid())
+    assert boots.states(ctx) == {uuid: models.INITIAL}
+    boots.bind(ctx, [uuid], models.new_uuid())
+    with pytest.raises(errors.Invalid, match="unbind it first"):
+        boots.bind(ctx, [uuid], models.new_uuid())
+    # Of some that are deleted one may be unknown: the others are deleted.
+    with pytest.raises(errors.NotFound):
+        release.delete_arqs(ctx, [*boots.arqs(ctx, 2), models.new_uuid()])
+    assert boots.states(ctx) == {uuid: models.BOUND}
 
 
-def test_unbind_frees_the_handle_for_the_next(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+def test_unbind_frees_the_handle_for_the_next(ctx, conf) -> None:
     hosts.apply(hosts.card("a", range(1)))
     first, second = boots.arqs(ctx, 2)
     boots.bind(ctx, [first], models.new_uuid())
@@ -135,18 +122,7 @@ def test_unbind_frees_the_handle_for_the_next(
     assert boots.states(ctx) == {first: models.BOUND}
 
 
-def test_deleting_some_of_which_one_is_unknown_deletes_the_others(
-    ctx: context.RequestContext,
-) -> None:
-    uuids = boots.arqs(ctx, 2)
-    with pytest.raises(errors.NotFound):
-        release.delete_arqs(ctx, [*uuids, models.new_uuid()])
-    assert boots.states(ctx) == {}
-
-
-def test_a_bound_arq_is_not_deleted_without_a_service_token(
-    ctx: context.RequestContext, enforcer: Enforcer, conf: cfg.ConfigOpts
-) -> None:
+def test_a_bound_arq_is_not_deleted_without_a_service_token(ctx, enforcer, conf) -> None:
     hosts.apply(hosts.card())
     bound, free = boots.arqs(ctx, 2)
     boots.bind(ctx, [bound], models.new_uuid())
@@ -160,9 +136,7 @@ def test_a_bound_arq_is_not_deleted_without_a_service_token(
     assert set(boots.states(ctx)) == {bound, free}
 
 
-def test_another_projects_arqs_do_not_exist(
-    ctx: context.RequestContext, tenant: context.RequestContext
-) -> None:
+def test_another_projects_arqs_do_not_exist(ctx, tenant) -> None:
     hosts.apply(hosts.card())
     uuids, instance = boots.arqs(ctx), models.new_uuid()
     assert service.list_arqs(tenant) == []
@@ -178,18 +152,6 @@ def test_another_projects_arqs_do_not_exist(
     assert boots.states(ctx) == {uuids[0]: models.BOUND}
 
 
-def test_a_device_disabled_after_the_request_still_serves_it(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
-    hosts.apply(hosts.card(program_mode="dynamic"))
-    uuids = boots.arqs(ctx)
-    boots.bind(ctx, uuids, models.new_uuid())
-    with db.writer() as session:
-        db.update(session, models.Device, status="maintaining")
-    engine.drain(conf)
-    assert boots.states(ctx) == {uuids[0]: models.BOUND}
-
-
 @pytest.mark.parametrize(
     ("later", "public", "private"),
     [
@@ -199,14 +161,7 @@ def test_a_device_disabled_after_the_request_still_serves_it(
     ],
     ids=["gone", "class", "unhealthy"],
 )
-def test_what_changes_before_the_bind_fails_it(
-    ctx: context.RequestContext,
-    conf: cfg.ConfigOpts,
-    sink: NovaSink,
-    later: dict[str, Any] | None,
-    public: str,
-    private: str | None,
-) -> None:
+def test_what_changes_before_the_bind_fails_it(ctx, conf, sink, later, public, private) -> None:
     hosts.apply(hosts.card(program_mode="dynamic"))
     uuids = boots.arqs(ctx)
     boots.bind(ctx, uuids, models.new_uuid())
@@ -221,11 +176,120 @@ def test_what_changes_before_the_bind_fails_it(
 
 def test_resolved_is_asked_for(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> None:
     hosts.apply(hosts.card(program_mode="dynamic"))
-    uuids, instance = boots.arqs(ctx, 2), models.new_uuid()
-    boots.bind(ctx, uuids, instance)
+    instance = boots.ask(ctx, 2)
     with pytest.raises(errors.Unresolved):
         service.list_arqs(ctx, instance_uuid=instance, only_resolved=True)
     assert service.list_arqs(ctx, only_resolved=True) == []
+    # A device that is disabled after the request still serves it.
+    with db.writer() as session:
+        db.update(session, models.Device, status="maintaining")
     engine.drain(conf)
     found = service.list_arqs(ctx, instance_uuid=instance, only_resolved=True)
-    assert {arq.uuid for arq in found} == set(uuids)
+    assert {arq.uuid: arq.state for arq in found} == boots.states(ctx)
+    assert [arq.state for arq in found] == [models.BOUND] * 2
+
+
+def test_the_last_two_handles_of_a_vanished_device_are_released_at_once(
+    ctx: context.RequestContext, conf: cfg.ConfigOpts, database: sa.Engine
+) -> None:
+    hosts.apply(hosts.card("a", range(2)), hosts.card("b"))
+    instances = [models.new_uuid(), models.new_uuid()]
+    for uuid, instance in zip(boots.arqs(ctx, 2), instances, strict=True):
+        boots.bind(ctx, [uuid], instance)
+    engine.drain(conf)
+    hosts.apply(hosts.card("b"))
+    meeting = threading.Barrier(2)
+
+    def meet(_conn: object, _cursor: object, statement: str, *_rest: object) -> None:
+        """Let both have deleted their handle before either looks what is left, if they can."""
+        if statement.startswith("DELETE FROM attach_handles"):
+            with contextlib.suppress(threading.BrokenBarrierError):
+                meeting.wait(0.5)
+
+    sa.event.listen(database, "after_cursor_execute", meet)
+    at_once(*[functools.partial(release.delete_instance_arqs, ctx, each) for each in instances])
+    with db.reader() as session:
+        assert list(session.scalars(sa.select(models.Deployable.name))) == ["host-1_b"]
+        assert len(list(session.scalars(sa.select(models.Device.id)))) == 1
+
+
+def test_an_identical_bind_may_be_repeated_beside_a_new_one(ctx, conf) -> None:
+    hosts.apply(hosts.card())
+    first, second = boots.arqs(ctx, 2)
+    instance = models.new_uuid()
+    boots.bind(ctx, [first, second], instance)
+    engine.drain(conf)
+    binding.request_changes(ctx, {}, [second])
+    boots.bind(ctx, [first, second], instance)
+    engine.drain(conf)
+    assert boots.states(ctx) == {first: models.BOUND, second: models.BOUND}
+
+
+def test_the_budget_of_a_bind_whose_handles_are_prepared_on_many_providers(ctx, count_sql) -> None:
+    letters, instance = "abcdef", models.new_uuid()
+    hosts.apply(*[hosts.card(letter, prepares=True) for letter in letters])
+    targets = {
+        uuid: boots.target(instance, device_rp_uuid=provider_uuid(f"host-1_{letter}"))
+        for uuid, letter in zip(boots.arqs(ctx, len(letters)), letters, strict=True)
+    }
+    with count_sql() as counter:
+        binding.request_changes(ctx, targets, [])
+    item = engine.take("test", 30.0, [work.BIND])
+    assert item is not None
+    with count_sql() as more:
+        binding.bind_instance(item)
+    statements = counter.statements + more.statements
+    assert len(statements) <= 10 + len(letters), statements
+    assert len(boots.handles(ctx)) == len(letters)
+
+
+def test_a_reason_is_kept_whatever_the_driver_quotes(ctx, conf) -> None:
+    hosts.apply(hosts.card(program_mode="dynamic"))
+    (uuid,) = boots.arqs(ctx)
+    boots.bind(ctx, [uuid], models.new_uuid())
+    with db.writer() as session:
+        arq = session.scalars(sa.select(models.Arq)).one()
+        end = arq_states.BindEnd(arq, Reason("odd", "firmware: \0 \udcff"))
+        assert arq_states.end_binds(session, [end])
+    assert service.get_arq(ctx, uuid).state_reason == "firmware: \\x00 \\udcff"
+
+
+def test_a_conductor_whose_lease_is_lost_gives_up_no_bind(ctx, conf, monkeypatch) -> None:
+    hosts.apply(hosts.card(prepares=True))
+    boots.ask(ctx)
+    bind = engine.take("first", 30.0, [work.BIND])
+    assert bind is not None
+    binding.bind_instance(bind)
+    with db.writer() as session:
+        db.update(session, models.Arq, bind_started_ms=1)
+    step = engine.take("second", 30.0, [work.HOST_STEP])
+    assert step is not None
+
+    def lose_the_lease(*_arguments: object) -> None:
+        step.lose()
+        raise rpc.HostUnreachable("the agent does not answer")
+
+    monkeypatch.setattr(rpc, "run_host_step", lose_the_lease)
+    with pytest.raises(work.LeaseLost):
+        host_steps.run(conf, step)
+    assert set(boots.states(ctx).values()) == {models.BIND_STARTED}
+
+
+def test_a_device_comes_back_while_its_last_guest_goes(ctx, conf, database) -> None:
+    hosts.apply(hosts.card(handles=[1]))
+    instance = boots.boot(conf, ctx)
+    hosts.apply()
+    leaving = threading.Thread(target=release.delete_instance_arqs, args=(ctx, instance))
+
+    def leave(_conn: object, _cursor: object, statement: str, *_rest: object) -> None:
+        """Let the guest go between the report's look at the rows and its change of them."""
+        if "FROM attach_handles" in statement and leaving.ident is None:
+            leaving.start()
+            leaving.join(0.5)  # on SQLite it has to wait for the report
+
+    sa.event.listen(database, "after_cursor_execute", leave)
+    hosts.apply(hosts.card(handles=[1]))
+    leaving.join()
+    with db.reader() as session:
+        found = session.scalars(sa.select(models.AttachHandle)).all()
+        assert [handle.missing for handle in found] == [False]

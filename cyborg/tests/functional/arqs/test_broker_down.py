@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
 
-from cyborg.tests import messages, servers, service
-from cyborg.tests.novasink import NovaSink
+from cyborg.db import models
+from cyborg.tests import boots, messages, servers, service
 from cyborg.tests.service import RP, Site
 
 pytestmark = pytest.mark.services
@@ -28,24 +27,19 @@ def wire(site: Site) -> Iterator[messages.Wire]:
 
 
 def _ask_for_a_bind(site: Site) -> str:
-    groups = [{"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}]
-    site.call("POST", "/device_profiles", [{"name": "one", "groups": groups}])
+    site.call("POST", "/device_profiles", [{"name": "one", "groups": [boots.GROUP]}])
     made = site.call("POST", "/accelerator_requests", {"device_profile_name": "one"})
-    uuid_of_arq = str(made["arqs"][0]["uuid"])
-    target = {"hostname": "host-1", "device_rp_uuid": RP, "instance_uuid": str(uuid.uuid4())}
-    patch = [{"op": "add", "path": f"/{key}", "value": value} for key, value in target.items()]
-    answer = site.ask("PATCH", "/accelerator_requests", {uuid_of_arq: patch})
-    assert answer.status_code == 202
-    return uuid_of_arq
+    arq = str(made["arqs"][0]["uuid"])
+    patch = boots.patch([arq], models.new_uuid(), hostname="host-1", device_rp_uuid=RP)
+    assert site.ask("PATCH", "/accelerator_requests", patch).status_code == 202
+    return arq
 
 
 def _state(site: Site, arq: str) -> str:
     return str(site.call("GET", f"/accelerator_requests/{arq}")["state"])
 
 
-def test_without_a_host_step_it_is_bound_and_nova_told_all_the_same(
-    site: Site, wire: messages.Wire, sink: NovaSink
-) -> None:
+def test_without_a_host_step_it_is_bound_and_nova_told_all_the_same(site, wire, sink) -> None:
     site.start()
     wire.cut()
 
@@ -55,9 +49,7 @@ def test_without_a_host_step_it_is_bound_and_nova_told_all_the_same(
     service.until(lambda: sink.events == {arq: "completed"})
 
 
-def test_with_a_host_step_it_is_bound_when_rabbitmq_is_back(
-    site: Site, wire: messages.Wire
-) -> None:
+def test_with_a_host_step_it_is_bound_when_rabbitmq_is_back(site, wire) -> None:
     site.start(host_step=True)
     wire.cut()
 

@@ -7,7 +7,6 @@ import datetime
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 
 from cyborg import db
 from cyborg.arqs import binding
@@ -15,7 +14,6 @@ from cyborg.audits import orphans
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
-from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
@@ -28,9 +26,7 @@ def let_days_pass(days: int = 2) -> None:
             arq.created_at -= datetime.timedelta(days=days)
 
 
-def test_what_nobody_binds_is_deleted(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_nobody_binds_is_deleted(conf, ctx, caplog) -> None:
     caplog.set_level("INFO", "cyborg.audits.orphans")
     hosts.apply(hosts.card("a"))
     (bound,), (unbound,), old = boots.arqs(ctx), boots.arqs(ctx), boots.arqs(ctx, 2)
@@ -53,9 +49,7 @@ def test_what_nobody_binds_is_deleted(
     assert told == ["Deleted 2 ARQs that nobody had bound in 86400 s"]
 
 
-def test_what_is_being_bound_right_now_is_left(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_what_is_being_bound_right_now_is_left(conf, ctx) -> None:
     hosts.apply(hosts.card("a"))
     (arq,), (other,) = boots.arqs(ctx), boots.arqs(ctx)
     let_days_pass()
@@ -74,9 +68,7 @@ def test_what_is_being_bound_right_now_is_left(
     engine.drain(conf)
 
 
-def test_one_transaction_deletes_a_bounded_number(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_one_transaction_deletes_a_bounded_number(conf, ctx) -> None:
     row = {
         "project_id": ctx.project_id,
         "state": models.INITIAL,

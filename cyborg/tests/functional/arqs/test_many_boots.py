@@ -15,8 +15,7 @@ from concurrent import futures
 import pytest
 
 from cyborg.inventory.apply import provider_uuid
-from cyborg.tests import hosts, servers, service
-from cyborg.tests.novasink import NovaSink
+from cyborg.tests import boots, hosts, servers, service
 from cyborg.tests.service import Site
 
 HOSTS = ("host-1", "host-2")
@@ -45,9 +44,7 @@ create_root_provider = true
 
 
 @pytest.fixture
-def conductors(
-    site: Site, database_url: str, sink: NovaSink, tmp_path: pathlib.Path
-) -> Iterator[None]:
+def conductors(site, database_url, sink, tmp_path) -> Iterator[None]:
     config = tmp_path / "conductor.conf"
     values = {"database": database_url, "nova": sink.url, "placement": site.placement.url}
     config.write_text(CONFIG.format(**values))
@@ -74,9 +71,8 @@ def _providers() -> list[tuple[str, str]]:
 def _boot(site: Site, instance: str, host: str, provider: str) -> list[str]:
     """Have the ARQs of an instance bound as Nova does; their handles."""
     arqs = site.call("POST", "/accelerator_requests", {"device_profile_name": "four"})["arqs"]
-    target = {"hostname": host, "device_rp_uuid": provider, "instance_uuid": instance}
-    patch = [{"op": "add", "path": f"/{key}", "value": value} for key, value in target.items()]
-    body = {arq["uuid"]: patch for arq in arqs}
+    where = {"hostname": host, "device_rp_uuid": provider}
+    body = boots.patch([arq["uuid"] for arq in arqs], instance, **where)
     assert site.ask("PATCH", "/accelerator_requests", body).status_code == 202
     path = f"/accelerator_requests?instance={instance}&bind_state=resolved"
 
@@ -97,8 +93,7 @@ def _boot(site: Site, instance: str, host: str, provider: str) -> list[str]:
 )
 def test_no_client_sees_a_deadlock(site: Site, conductors: None) -> None:
     providers = _providers() * (HANDLES // SIZE)
-    groups = [{"resources:FPGA": "1", "trait:CUSTOM_FAKE_DEVICE": "required"}] * SIZE
-    site.call("POST", "/device_profiles", [{"name": "four", "groups": groups}])
+    site.call("POST", "/device_profiles", [{"name": "four", "groups": [boots.GROUP] * SIZE}])
     instances = [str(uuid.uuid4()) for _ in range(INSTANCES)]
     # Where one fails, the others do not wait for it.
     gate = threading.Barrier(INSTANCES, timeout=3 * service.PATIENCE)

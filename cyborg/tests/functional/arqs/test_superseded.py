@@ -42,59 +42,37 @@ def bind_next(instance: str, ctx: context.RequestContext, conf: cfg.ConfigOpts) 
     api = Api(conf)
 
     def bind_next(provider: str) -> webob.Response:
-        values = boots.target(instance, device_rp_uuid=provider)
-        fields = {
-            "hostname": values.hostname,
-            "device_rp_uuid": provider,
-            "instance_uuid": instance,
-        }
-        ops = [{"op": "add", "path": f"/{key}", "value": fields[key]} for key in fields]
-        body = dict.fromkeys(boots.arqs(ctx), ops)
+        body = boots.patch(boots.arqs(ctx), instance, device_rp_uuid=provider)
         return api.ask("PATCH", "/v2/accelerator_requests", body, version="2.0")
 
     return bind_next
 
 
 def test_they_are_deleted_once_nova_has_claimed_another_provider(
-    placement: PlacementServer, instance: str, ctx: context.RequestContext, bind_next: BindNext
+    placement, instance, ctx, bind_next
 ) -> None:
     (old,) = boots.states(ctx)
+
+    def stay() -> None:
+        answer = bind_next(NEW)
+        assert (answer.status_code, "already holds ARQs" in answer.text) == (400, True)
+        assert boots.states(ctx)[old] == models.BOUND
+
+    # Neither while it claims nothing, or the old one as well, nor while Placement does not answer.
+    claims: list[tuple[str, ...]] = [(), (OLD,), (OLD, NEW)]
+    for claimed in claims:
+        placement.release(instance)
+        if claimed:
+            assert placement.claims(instance, *claimed, FPGA=1)
+        stay()
+    placement.before = lambda _method, _path: webob.Response(status=503)
+    stay()
+    placement.before = None
+
+    before = boots.states(ctx)
     placement.release(instance)
     placement.allocate(instance, NEW, FPGA=1)
-
     assert bind_next(NEW).status_code == 202
-
-    (arq,) = boots.states(ctx).items()
-    assert arq[0] != old
-    assert arq[1] == models.BOUND
-
-
-@pytest.mark.parametrize("claimed", [(), (OLD,), (OLD, NEW)], ids=["nothing", "old", "both"])
-def test_they_stay_where_it_has_not(
-    placement: PlacementServer,
-    instance: str,
-    ctx: context.RequestContext,
-    bind_next: BindNext,
-    claimed: tuple[str, ...],
-) -> None:
-    before = boots.states(ctx)
-    placement.release(instance)
-    if claimed:
-        assert placement.claims(instance, *claimed, FPGA=1)
-
-    answer = bind_next(NEW)
-
-    assert answer.status_code == 400
-    assert "already holds ARQs" in answer.text
-    assert before.items() <= boots.states(ctx).items()
-
-
-def test_they_stay_while_placement_does_not_answer(
-    placement: PlacementServer, instance: str, ctx: context.RequestContext, bind_next: BindNext
-) -> None:
-    before = boots.states(ctx)
-    placement.before = lambda _method, _path: webob.Response(status=503)
-
-    assert bind_next(NEW).status_code == 400
-
-    assert before.items() <= boots.states(ctx).items()
+    after = boots.states(ctx)
+    assert old not in after
+    assert [state for arq, state in after.items() if arq not in before] == [models.BOUND]

@@ -38,13 +38,6 @@ def card(database: sa.Engine) -> str:
         return session.scalars(sa.select(models.Device.uuid)).one()
 
 
-def boot(conf: cfg.ConfigOpts, ctx: context.RequestContext, count: int = 1) -> str:
-    instance = models.new_uuid()
-    boots.bind(ctx, boots.arqs(ctx, count), instance)
-    engine.drain(conf)
-    return instance
-
-
 def entries(**wanted: str) -> list[models.HistoryEntry]:
     return history.list_entries(None, paging.ALL, **wanted)
 
@@ -80,10 +73,8 @@ def let_pass(seconds: int) -> None:
 
 @pytest.mark.every_database
 @pytest.mark.parametrize("way", ["delete", "unbind"])
-def test_who_had_which_handle_from_when_to_when(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str, way: str
-) -> None:
-    instance = boot(conf, ctx, 2)
+def test_who_had_which_handle_from_when_to_when(conf, ctx, card, way: str) -> None:
+    instance = boots.boot(conf, ctx, 2)
     held = dict(zip(boots.states(ctx), boots.handles(ctx), strict=True))
     used = entries(kind=history.USED)
     assert {each.arq_uuid: each.handle_uuid for each in used} == held
@@ -106,7 +97,7 @@ def test_who_had_which_handle_from_when_to_when(
 
     # The next guest of the same handles is another entry.
     let_pass(60)
-    other = boot(conf, ctx)
+    other = boots.boot(conf, ctx)
     (again,) = entries(instance_uuid=other)
     assert again.handle_uuid in held.values()
     assert again.ended_ms is None
@@ -114,12 +105,10 @@ def test_who_had_which_handle_from_when_to_when(
 
 
 @pytest.mark.every_database
-def test_the_owner_of_a_sick_card_is_told_of_it_and_of_nothing_else(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
-) -> None:
+def test_the_owner_of_a_sick_card_is_told_of_it_and_of_nothing_else(conf, ctx, card) -> None:
     readers = Readers(conf)
     conf.set_override("host", "controller-1")
-    instance = boot(conf, ctx, 2)
+    instance = boots.boot(conf, ctx, 2)
     secret = "GPU 0000:3b:00.0 of host-1 burns, ask bob@host-1.example."
 
     def told(project: str) -> list[tuple[str, str | None]]:
@@ -165,57 +154,41 @@ def test_the_owner_of_a_sick_card_is_told_of_it_and_of_nothing_else(
 
 
 @pytest.mark.every_database
-def test_the_reason_of_a_failed_bind_outlives_the_request(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
-) -> None:
+def test_the_reason_of_a_failed_bind_outlives_the_request(conf, ctx, card) -> None:
     # A conductor binds to a card that can be programmed.
     hosts.apply(hosts.card("a", program_mode="dynamic"))
-    instance = models.new_uuid()
-    boots.bind(ctx, boots.arqs(ctx), instance)
+    failed = boots.ask(ctx)
     hosts.apply(hosts.card("a", program_mode="dynamic", unhealthy="It burns."))
     engine.drain(conf)
-    release.delete_instance_arqs(ctx, instance)
-
-    (entry,) = entries(instance_uuid=instance)
-    assert (entry.kind, entry.device_uuid) == (history.BIND_FAILED, card)
-    assert "It burns." in (entry.private_reason or "")
-    assert entry.reason == reasons.OF_BINDS[reasons.UNAVAILABLE]
-    assert entry.ended_ms is not None
-
-
-@pytest.mark.every_database
-def test_the_reason_of_a_bind_that_is_given_up_is_kept(
-    ctx: context.RequestContext, card: str
-) -> None:
+    release.delete_instance_arqs(ctx, failed)
     # Nova deletes the ARQs of a boot that took too long; no conductor has said that a bind failed.
     hosts.apply(hosts.card("a", prepares=True))
-    instance, other = models.new_uuid(), models.new_uuid()
-    boots.bind(ctx, boots.arqs(ctx), instance)
-    tried = engine.take("conductor-1", 60, [work.BIND])
-    assert tried is not None
-    work.back_off(tried, "Nobody prepares it.")
-    boots.bind(ctx, boots.arqs(ctx), other)
-    for each in (instance, other):
+    tried = boots.ask(ctx)
+    item = engine.take("conductor-1", 60, [work.BIND])
+    assert item is not None
+    work.back_off(item, "Nobody prepares it.")
+    other = boots.ask(ctx)
+    for each in (tried, other):
         release.delete_instance_arqs(ctx, each)
 
-    (entry,) = entries(instance_uuid=instance)
-    assert (entry.kind, entry.device_uuid) == (history.BIND_FAILED, card)
+    found = {each: entries(instance_uuid=each) for each in (failed, tried, other)}
+    for (entry,) in found.values():
+        assert (entry.kind, entry.device_uuid) == (history.BIND_FAILED, card)
+        assert entry.ended_ms is not None
+    (entry,) = found[failed]
+    assert "It burns." in (entry.private_reason or "")
+    assert entry.reason == reasons.OF_BINDS[reasons.UNAVAILABLE]
+    (entry,) = found[tried]
     assert entry.private_reason == (
         "It was given up before it had ended. Its last attempt failed: Nobody prepares it."
     )
     assert "Nobody prepares it" not in (entry.reason or "Nobody prepares it")
-    assert entry.ended_ms is not None
-    (entry,) = entries(instance_uuid=other)
+    (entry,) = found[other]
     assert entry.private_reason == "It was given up before it had ended."
 
 
 @pytest.mark.every_database
-def test_a_bind_to_what_is_not_there_or_does_not_fit_is_kept(
-    conf: cfg.ConfigOpts,
-    ctx: context.RequestContext,
-    tenant: context.RequestContext,
-    card: str,
-) -> None:
+def test_a_bind_to_what_is_not_there_or_does_not_fit_is_kept(conf, ctx, tenant, card) -> None:
     # An administrator binds what a project has: the project is told why it failed.
     arqs = boots.arqs(tenant)
     unknown = provider_uuid("none")
@@ -234,9 +207,7 @@ def test_a_bind_to_what_is_not_there_or_does_not_fit_is_kept(
 
 
 @pytest.mark.every_database
-def test_what_is_refused_again_and_again_fills_no_table(
-    ctx: context.RequestContext, tenant: context.RequestContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused_again_and_again_fills_no_table(ctx, tenant, monkeypatch) -> None:
     monkeypatch.setattr(history, "REFUSALS_MAX", 3)
     instance = models.new_uuid()
 
@@ -259,9 +230,7 @@ def test_what_is_refused_again_and_again_fills_no_table(
     assert len(entries(project_id="project-1")) == 4
 
 
-def test_a_refusal_reads_only_what_the_project_was_refused_lately(
-    ctx: context.RequestContext,
-) -> None:
+def test_a_refusal_reads_only_what_the_project_was_refused_lately(ctx) -> None:
     def refuse() -> None:
         with pytest.raises(errors.NotFound), refusals.kept(ctx):
             raise errors.NotFound("There is none.")
@@ -287,9 +256,7 @@ def test_a_refusal_reads_only_what_the_project_was_refused_lately(
 
 
 @pytest.mark.every_database
-def test_illness_and_absence_have_a_beginning_and_an_end(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
-) -> None:
+def test_illness_and_absence_have_a_beginning_and_an_end(conf, ctx, card) -> None:
     for fault in ("It burns.", "It smokes.", None):
         hosts.apply(hosts.card("a", unhealthy=fault))
     burns, smokes = entries(device_uuid=card, kind=history.UNHEALTHY)
@@ -297,7 +264,7 @@ def test_illness_and_absence_have_a_beginning_and_an_end(
     assert burns.ended_ms is not None
     assert smokes.ended_ms is not None
 
-    instance = boot(conf, ctx)
+    instance = boots.boot(conf, ctx)
     hosts.apply()
     (away,) = entries(device_uuid=card, kind=history.MISSING)
     assert away.ended_ms is None
@@ -307,13 +274,11 @@ def test_illness_and_absence_have_a_beginning_and_an_end(
     assert len(entries(device_uuid=card)) == 4
 
 
-def test_what_ended_long_ago_is_forgotten(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
-) -> None:
+def test_what_ended_long_ago_is_forgotten(conf, ctx, card) -> None:
     assert history.forget in periodic_tasks.TASKS
     conf.set_override("history_expiry", 7 * DAY, group="conductor")
-    release.delete_instance_arqs(ctx, boot(conf, ctx))
-    running = boot(conf, ctx)
+    release.delete_instance_arqs(ctx, boots.boot(conf, ctx))
+    running = boots.boot(conf, ctx)
     let_pass(6 * DAY)
     history.forget(conf)
     assert len(entries()) == 2
@@ -327,9 +292,7 @@ def test_what_ended_long_ago_is_forgotten(
 
 
 @pytest.mark.every_database
-def test_what_is_forgotten_stays_so_when_more_is_to_be_kept(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
-) -> None:
+def test_what_is_forgotten_stays_so_when_more_is_to_be_kept(conf, ctx, card) -> None:
     def days_known() -> int | None:
         with db.reader() as session:
             now_ms = session.scalars(sa.select(db.now_ms())).one()
@@ -339,7 +302,7 @@ def test_what_is_forgotten_stays_so_when_more_is_to_be_kept(
     conf.set_override("history_expiry", 0, group="conductor")
     assert days_known() is None
     for days in (10, 30):
-        release.delete_instance_arqs(ctx, boot(conf, ctx))
+        release.delete_instance_arqs(ctx, boots.boot(conf, ctx))
         let_pass(days * DAY)
     for expiry in (35, 20):
         conf.set_override("history_expiry", expiry * DAY, group="conductor")
@@ -351,16 +314,11 @@ def test_what_is_forgotten_stays_so_when_more_is_to_be_kept(
     assert days_known() == 30
 
 
-def test_an_owner_reads_its_own_part_in_plain_words(
-    conf: cfg.ConfigOpts,
-    ctx: context.RequestContext,
-    tenant: context.RequestContext,
-    card: str,
-) -> None:
-    boot(conf, ctx)
+def test_an_owner_reads_its_own_part_in_plain_words(conf, ctx, tenant, card) -> None:
+    boots.boot(conf, ctx)
     flags.disable_device(card)
     with pytest.raises(errors.Conflict):
-        boot(conf, tenant)
+        boots.boot(conf, tenant)
     readers = Readers(conf)
     path = f"/devices/{card}/history"
     everything = readers.list(path)
@@ -376,23 +334,17 @@ def test_an_owner_reads_its_own_part_in_plain_words(
     assert readers.list("/history?project_id=project-1", project="project-2") == []
     assert readers.list("/history", project="project-3") == []
 
-
-def test_a_device_has_pages_of_history(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, card: str
-) -> None:
-    for _ in range(3):
-        release.delete_instance_arqs(ctx, boot(conf, ctx))
-    readers = Readers(conf)
-    first = readers.ask(f"/devices/{card}/history?limit=2").json
+    # There are pages.
+    first = readers.ask(f"{path}?limit=2").json
     (link,) = first["history_links"]
     rest = readers.list(link["href"].partition("/v2")[2])
-    whole = readers.list("/history?sort_key=started_at")
-    assert first["history"] + rest == whole
+    assert first["history"] + rest == readers.list("/history?sort_key=started_at")
+    assert (len(first["history"]), len(rest)) == (2, 1)
     assert readers.list(f"/history?device_uuid={provider_uuid('another')}") == []
     assert readers.ask("/history?kind=nonsense").status_int == 400
 
 
-def test_what_was_written_to_a_card_and_by_whom(dynamic: Card) -> None:
+def test_what_was_written_to_a_card_and_by_whom(dynamic: Card, conf: cfg.ConfigOpts) -> None:
     image = dynamic.image("aes-128")
     operation = dynamic.programmed(image_uuid=image)
     # It runs that already, so nothing is written.
@@ -418,21 +370,16 @@ def test_what_was_written_to_a_card_and_by_whom(dynamic: Card) -> None:
     assert guests.project_id == arq["project_id"] is not None
     assert {each.hostname for each in (entry, last, guests)} == {"host-1.example"}
 
-
-def test_an_owner_reads_what_was_programmed_for_its_instance(
-    dynamic: Card, conf: cfg.ConfigOpts
-) -> None:
+    # Its owner reads what was programmed for its instance.
+    dynamic.site.call("DELETE", f"/accelerator_requests?instance={instance}")
     dynamic.site.fail("program")
-    instance, image = models.new_uuid(), dynamic.image("zip-9")
-    arq = dynamic.bind(instance, bitstream_id=image)
-    assert dynamic.resolved(arq)["state"] == "BindFailed"
-    (entry,) = entries(kind=history.PROGRAMMED)
-    assert (entry.consumer_uuid, entry.image_uuid) == (instance, image)
-    with db.reader() as session:
-        project = session.scalars(sa.select(models.Arq.project_id)).one()
-    assert entry.project_id == project
+    instance, image = models.new_uuid(), dynamic.image("zip-8")
+    arq = dynamic.resolved(dynamic.bind(instance, bitstream_id=image))
+    assert arq["state"] == models.BIND_FAILED
+    (entry,) = entries(kind=history.PROGRAMMED, instance_uuid=instance)
+    assert (entry.image_uuid, entry.project_id) == (image, arq["project_id"])
     path = f"/history?kind=programmed&instance_uuid={instance}"
-    (own,) = Readers(conf).list(path, project)
+    (own,) = Readers(conf).list(path, arq["project_id"])
     assert own["reason"] == operations.NOT_DONE
     assert entry.private_reason != own["reason"]
     assert (own["actor"], own["hostname"]) == (None, None)
@@ -441,10 +388,8 @@ def test_an_owner_reads_what_was_programmed_for_its_instance(
 
 @pytest.mark.every_database
 @pytest.mark.usefixtures("card")
-def test_the_project_is_known_though_the_request_is_gone(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
-    instance = boot(conf, ctx)
+def test_the_project_is_known_though_the_request_is_gone(conf, ctx) -> None:
+    instance = boots.boot(conf, ctx)
     for _ in range(2):
         project = history.project_of_instance(instance)
         with db.writer() as session:

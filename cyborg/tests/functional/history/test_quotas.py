@@ -14,7 +14,6 @@ from oslo_limit import opts as limit_opts
 
 from cyborg import history, profiles, quotas
 from cyborg.arqs import binding, service
-from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.policy import context
@@ -22,7 +21,6 @@ from cyborg.tests import boots, hosts
 from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import Personas
 from cyborg.tests.scene import Scene
-from cyborg.tests.service import Site
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -36,9 +34,7 @@ def make_profile(*groups: dict[str, str]) -> str:
 
 
 @pytest.mark.every_database
-def test_of_many_at_once_only_those_within_the_limit_get_theirs(
-    ctx: context.RequestContext, tenant: context.RequestContext
-) -> None:
+def test_of_many_at_once_only_those_within_the_limit_get_theirs(ctx, tenant) -> None:
     profile = make_profile(dict(boots.GROUP))
     limits = {quotas.REQUESTS: 5}
     for _ in range(2):
@@ -60,36 +56,24 @@ def test_of_many_at_once_only_those_within_the_limit_get_theirs(
 def test_each_class_has_its_own_limit(ctx: context.RequestContext) -> None:
     limits = {"class:FPGA": 3, "class:PGPU": -1, quotas.REQUESTS: 20}
     two, gpu = make_profile({"resources:FPGA": "2"}), make_profile({"resources:PGPU": "9"})
-    service.create(ctx, two, limits)
+    counted = service.create(ctx, two, limits)
     refusal = "quota .* class:FPGA: used 2, limit 3, asked for 2\\."
     with pytest.raises(quotas.QuotaExceeded, match=refusal):
         service.create(ctx, two, limits)
     service.create(ctx, gpu, limits)
     with pytest.raises(quotas.QuotaExceeded, match="accelerator_requests: used 11, limit 20"):
         service.create(ctx, make_profile({"resources:CUSTOM_NIC": "10"}), limits)
-    # All are refused, or none.
+    # All are refused, or none. What is deleted counts no more.
     assert len(service.list_arqs(ctx)) == 11
-
-
-def test_a_card_with_two_handles_counts_twice(ctx: context.RequestContext) -> None:
-    group = {"resources:FPGA": "1", "trait:CUSTOM_FPGA_XILINX": "required"}
+    release.delete_arqs(ctx, [arq.uuid for arq in counted])
+    # A card with two handles counts twice.
+    both = make_profile({"resources:FPGA": "1", "trait:CUSTOM_FPGA_XILINX": "required"})
     with pytest.raises(quotas.QuotaExceeded, match="used 0, limit 1, asked for 2"):
-        service.create(ctx, make_profile(group), {"class:FPGA": 1})
-
-
-def test_what_is_deleted_counts_no_more(ctx: context.RequestContext) -> None:
-    profile, limits = make_profile(dict(boots.GROUP)), {"class:FPGA": 1}
-    for _ in range(2):
-        (arq,) = service.create(ctx, profile, limits)
-        with pytest.raises(errors.Forbidden):
-            service.create(ctx, profile, limits)
-        release.delete_arqs(ctx, [arq.uuid])
+        service.create(ctx, both, {"class:FPGA": 1})
 
 
 @pytest.mark.every_database
-def test_what_is_moved_to_a_project_counts_there(
-    ctx: context.RequestContext, tenant: context.RequestContext
-) -> None:
+def test_what_is_moved_to_a_project_counts_there(ctx, tenant) -> None:
     hosts.apply(hosts.card("a"))
     profile, limits = make_profile({"resources:FPGA": "2"}), {"class:FPGA": 3}
     service.create(tenant, profile, limits)
@@ -115,9 +99,7 @@ def test_what_is_moved_to_a_project_counts_there(
 
 
 @pytest.mark.every_database
-def test_of_many_moved_at_once_only_those_within_the_limit_are(
-    ctx: context.RequestContext, tenant: context.RequestContext
-) -> None:
+def test_of_many_moved_at_once_only_those_within_the_limit_are(ctx, tenant) -> None:
     hosts.apply(hosts.card("a", range(12)))
     profile, limits = make_profile(dict(boots.GROUP)), {quotas.REQUESTS: 3}
     arqs = [service.create(ctx, profile)[0].uuid for _ in range(8)]
@@ -139,9 +121,7 @@ def test_of_many_moved_at_once_only_those_within_the_limit_are(
     assert len(service.list_arqs(ctx, project_id="project-2")) == 3
 
 
-def test_a_move_asks_keystone_for_the_limits_of_the_project(
-    site: Site, ctx: context.RequestContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_move_asks_keystone_for_the_limits_of_the_project(site, ctx, monkeypatch) -> None:
     asked = []
 
     def limits_of(_conf: cfg.ConfigOpts, project: str | None) -> quotas.Limits:
@@ -150,15 +130,8 @@ def test_a_move_asks_keystone_for_the_limits_of_the_project(
 
     monkeypatch.setattr(quotas, "limits_of", limits_of)
     site.start_with(hosts.card("a"))
-    (arq,) = boots.arqs(ctx)
-    fields = {
-        "hostname": "host-1.example",
-        "device_rp_uuid": boots.RP,
-        "instance_uuid": models.new_uuid(),
-        "project_id": "project-9",
-    }
-    patch = [{"path": f"/{name}", "op": "add", "value": fields[name]} for name in fields]
-    refused = site.ask("PATCH", "/accelerator_requests", {arq: patch}, "2.1")
+    patch = boots.patch(boots.arqs(ctx), models.new_uuid(), project_id="project-9")
+    refused = site.ask("PATCH", "/accelerator_requests", patch, "2.1")
     assert (refused.status_code, asked) == (403, ["project-9"])
     assert "class:FPGA: used 0, limit 0, asked for 1" in refused.text
 
@@ -203,13 +176,20 @@ def registered(conf: cfg.ConfigOpts, keystone: Keystone, monkeypatch: pytest.Mon
     return register
 
 
-def test_keystone_has_the_limits(registered: Any, scene: Scene, personas: Personas) -> None:
+def test_keystone_has_the_limits(registered, scene: Scene, personas: Personas, conf) -> None:
     """Over HTTP, with the real Keystone: a project's own limit, and that of all others."""
 
     def create(persona: str) -> Any:
         body = {"device_profile_name": "public"}
         return scene.ask(persona, "POST /accelerator_requests", body)
 
+    # Where they are asked in vain nothing is created.
+    endpoint = conf.oslo_limit.endpoint_id
+    conf.set_override("endpoint_id", models.new_uuid(), group="oslo_limit")
+    answer = create("member")
+    assert answer.status_code == 503
+    assert "[oslo_limit] does not fit Keystone" in answer.text
+    conf.set_override("endpoint_id", endpoint, group="oslo_limit")
     # Nothing is limited that Keystone has no limit of.
     assert create("member").status_code == 201
     registered("class:FPGA", 0)
@@ -220,15 +200,5 @@ def test_keystone_has_the_limits(registered: Any, scene: Scene, personas: Person
     assert create("member").status_code == 201
     assert "used 4, limit 4, asked for 1" in create("member").text
     assert create("other").status_code == 403
-
-
-def test_without_keystone_nothing_is_created(
-    registered: Any, scene: Scene, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    conf.set_override("endpoint_id", models.new_uuid(), group="oslo_limit")
-    answer = scene.ask("member", "POST /accelerator_requests", {"device_profile_name": "public"})
-    assert answer.status_code == 503
-    assert "[oslo_limit] does not fit Keystone" in answer.text
     conf.clear_override("auth_type", group="oslo_limit")
-    answer = scene.ask("member", "POST /accelerator_requests", {"device_profile_name": "public"})
-    assert answer.status_code == 201
+    assert create("member").status_code == 201
