@@ -95,9 +95,7 @@ def test_what_runs_nothing() -> None:
         (models.Host, {"drained": True}, "Its host is drained: no reason given"),
     ],
 )
-def test_a_handle_says_why_nobody_gets_it(
-    model: type[models.Base], values: dict[str, object], why: str
-) -> None:
+def test_a_handle_says_why_nobody_gets_it(model, values, why) -> None:
     hosts.apply(hosts.card("a"))
     before = listing.list_handles(state=listing.FREE)
     assert {each.state_reason for each in before} == {None}

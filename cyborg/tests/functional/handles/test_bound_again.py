@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
+from sqlalchemy import orm
 
 from cyborg import db, rpc, work
 from cyborg.arqs import binding, service
@@ -104,38 +105,27 @@ def test_what_it_has_left_is_another_use_than_the_present_one(cloud: Cloud) -> N
     cloud.work_off()
 
 
+def first_of(session: orm.Session, name: str) -> models.AttachHandle:
+    """The first handle of a deployable."""
+    query = sa.select(models.AttachHandle).join(models.Deployable)
+    query = query.where(models.Deployable.name == name).order_by(models.AttachHandle.id)
+    return session.scalars(query.limit(1)).one()
+
+
 def left_on_two_hosts() -> str:
     """An ARQ that has left a handle of host-0, which is down, and one of host-1."""
+    hosts.apply(hosts.device("x", hosts.deployable("host-0_x", cleans=True)), host="host-0")
     with db.writer() as session:
-        device, handle = models.Device, models.AttachHandle
-        first = session.scalars(sa.select(device).order_by(device.id)).first()
-        dead = models.Host(uuid=models.new_uuid(), name="host-0", node="host-0", down=True)
-        session.add(dead)
-        session.flush()
-        assert first is not None
-        first.host_id = dead.id
-        query = sa.select(handle).join(models.Deployable).order_by(models.Deployable.device_id)
-        there, here = (
-            session.scalars(query.where(which)).first()
-            for which in (
-                models.Deployable.device_id == first.id,
-                models.Deployable.device_id != first.id,
-            )
-        )
-        assert there is not None
-        assert here is not None
-        for row in session.scalars(sa.select(models.Deployable)):
-            row.cleans = True
-        arq = leaving.left(session, there)
-        leaving.left(session, here, uuid=arq)
+        db.update(session, models.Host, models.Host.name == "host-0", down=True)
+        here, there = (first_of(session, name) for name in ("host-1_b", "host-0_x"))
+        arq = leaving.left(session, here)
+        leaving.left(session, there, uuid=arq)
         work.want(session, work.HOST_STEP, [there.uuid, here.uuid])
     return arq
 
 
 @pytest.mark.every_database
-def test_each_host_is_judged_and_named_where_an_arq_has_left_something(
-    cloud: Cloud, conf: cfg.ConfigOpts
-) -> None:
+def test_each_host_is_judged_and_named_where_an_arq_has_left_something(cloud, conf) -> None:
     conf.set_override("auth_strategy", "noauth", group="api")
     api, arq = Api(conf), left_on_two_hosts()
     path = f"/v2/accelerator_requests/{arq}/release"
@@ -150,31 +140,22 @@ def test_each_host_is_judged_and_named_where_an_arq_has_left_something(
     assert [each["host_step"] for each in given_up["arqs"]] == ["clean", "clean"]
     assert given_up["not_excluded"] == [
         f"Host {host} may still clean attach handle {handle}, if it was asked before."
-        for host, handle in zip(("host-0", "host-1"), handles, strict=True)
+        for host, handle in zip(("host-1", "host-0"), handles, strict=True)
     ]
 
 
 def test_what_waits_for_cleaning_keeps_what_its_host_cannot_read_meanwhile(cloud: Cloud) -> None:
-    card = cloud.cards["b"]
     with db.writer() as session:
-        row = session.scalars(
-            sa.select(models.Deployable).where(models.Deployable.rp_uuid == card.provider)
-        ).one()
-        handle = models.AttachHandle
-        query = sa.select(handle).where(handle.deployable_id == row.id).limit(1)
-        left = session.scalars(query).one()
-        fact = models.Attribute(
-            deployable_id=row.id, key="size_gib", value="931", origin="driver"
-        )
-        session.add(fact)
+        left = first_of(session, cloud.cards["b"].name)
+        fact = {"key": "size_gib", "value": "931", "origin": "driver"}
+        session.add(models.Attribute(deployable_id=left.deployable_id, **fact))
         leaving.left(session, left)
         work.want(session, work.HOST_STEP, [left.uuid])
 
     hosts.apply(*(each.device() for each in cloud.cards.values()))
 
-    with db.reader() as session:
-        keys = sa.select(models.Attribute.key).where(models.Attribute.deployable_id == row.id)
-        assert "size_gib" in set(session.scalars(keys))
+    (row,) = (row for row in hosts.deployables() if row.id == left.deployable_id)
+    assert "size_gib" in {each.key for each in row.attributes}
 
 
 @pytest.mark.every_database
@@ -182,8 +163,7 @@ def test_what_waits_for_cleaning_keeps_what_its_host_cannot_read_meanwhile(cloud
 def test_an_imported_handle_that_is_to_be_cleaned_is_left_once(cloud: Cloud, state: str) -> None:
     """A second import finds it clean, and perhaps in use."""
     with db.reader() as session:
-        query = sa.select(models.AttachHandle.uuid).order_by(models.AttachHandle.id)
-        handle = str(session.scalars(query).first())
+        handle = first_of(session, cloud.cards["a"].name).uuid
     bound = state == models.BIND_FAILED
     values = {
         "uuid": models.new_uuid(),
@@ -211,14 +191,8 @@ def test_an_imported_handle_that_is_to_be_cleaned_is_left_once(cloud: Cloud, sta
 
     with db.writer() as session:
         db.delete(session, models.Arq)
-        guest = models.Arq(
-            project_id="p",
-            state=models.BOUND,
-            device_profile_name="x",
-            group={},
-            attach_handle_id=left.id,
-        )
-        session.add(guest)
+        guest = {"state": models.BOUND, "device_profile_name": "x", "group": {}}
+        session.add(models.Arq(project_id="p", attach_handle_id=left.id, **guest))
     store.store_arqs([request])
     with db.reader() as session:
         again = session.scalars(sa.select(models.AttachHandle).filter_by(uuid=handle)).one()

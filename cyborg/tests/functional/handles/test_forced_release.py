@@ -96,19 +96,23 @@ def test_what_is_prepared_bound_unbound_or_failed_can_be_released(cloud: Cloud) 
 
 
 @pytest.mark.every_database
-def test_a_clean_that_fails_after_the_forced_release_says_nothing_of_the_handle(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_clean_that_ends_after_the_forced_release_says_nothing_of_the_handle(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     instance, arq = cloud.boot("b")
+    given_up: list[GivenUp] = []
 
     def step(*_arguments: object) -> None:
-        giving_up.release_arq(cloud.ctx, arq, force=True)
-        raise rpc.HostStepFailed("the card does not answer")
+        given_up.append(giving_up.release_arq(cloud.ctx, arq, force=True))
+        if fails:
+            raise rpc.HostStepFailed("the card does not answer")
 
     monkeypatch.setattr(rpc, "run_host_step", step)
     cloud.placement.release(instance)
     release.delete_instance_arqs(cloud.ctx, instance)
     cloud.work_off()
+    assert len(given_up) == 1
     assert consistency.withheld() == []
     assert cloud.rows(models.Arq, models.Work) == {}
 
@@ -148,20 +152,4 @@ def test_a_host_that_is_up_can_be_given_up_on_by_force(cloud: Cloud) -> None:
         giving_up.release_arq(cloud.ctx, stuck, force=False)
     assert giving_up.release_arq(cloud.ctx, stuck, force=True).arqs[0].state == models.BIND_STARTED
     cloud.work_off()
-    assert cloud.rows(models.Arq, models.Work) == {}
-
-
-def test_a_step_that_ends_after_all_changes_nothing(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, arq = cloud.boot("b")
-    release.delete_arqs(cloud.ctx, [arq])
-    cleaned: list[GivenUp] = []
-
-    def clean(*_arguments: object) -> None:
-        cleaned.append(giving_up.release_arq(cloud.ctx, arq, force=True))
-
-    monkeypatch.setattr("cyborg.rpc.run_host_step", clean)
-    cloud.work_off()
-    assert len(cleaned) == 1
     assert cloud.rows(models.Arq, models.Work) == {}

@@ -107,81 +107,68 @@ def agent(conf: cfg.ConfigOpts, simulate_live: Any) -> Iterator[Agent]:
         server.stop()
 
 
-def bind(agent: Agent, ctx: context.RequestContext, conf: cfg.ConfigOpts, count: int) -> str:
-    """Bind that many requests for an instance, and return its uuid."""
-    instance = models.new_uuid()
-    vf = (agent.host.device(agent.host.card("a100")) / "virtfn0").readlink().name
-    uuids = boots.arqs(ctx, count, VGPU)
-    boots.bind(ctx, uuids, instance, device_rp_uuid=provider_uuid(f"host-1_{vf}"))
-    engine.drain(conf)
-    return instance
+def vfs(agent: Agent) -> list[str]:
+    card = agent.host.device(agent.host.card("a100"))
+    return [(card / f"virtfn{number}").readlink().name for number in range(2)]
+
+
+def boot(agent: Agent, ctx: context.RequestContext, conf: cfg.ConfigOpts) -> str:
+    """The instance that has asked for a part of the first virtual function."""
+    place = provider_uuid(f"host-1_{vfs(agent)[0]}")
+    return boots.boot(conf, ctx, 1, VGPU, device_rp_uuid=place)
 
 
 def test_a_device_lives_as_long_as_the_request_that_holds_it(agent, ctx, conf):
-    instance = bind(agent, ctx, conf, 1)
-
+    instance = boot(agent, ctx, conf)
     (handle,) = boots.handles(ctx)
     assert agent.mdevs() == {handle: TYPE}
     assert set(boots.states(ctx).values()) == {models.BOUND}
 
-    release.delete_instance_arqs(ctx, instance)
-    engine.drain(conf)
-
-    assert agent.mdevs() == {}
-    assert boots.states(ctx) == {}
-
-
-def test_a_device_is_made_again_after_a_reboot(agent, ctx, conf):
-    bind(agent, ctx, conf, 1)
+    # It is made again after a reboot.
     agent.report()
-    (handle,) = boots.handles(ctx)
     agent.host.call(act, "remove_mdev", handle)
     assert agent.mdevs() == {}
-
     agent.report()
     engine.drain(conf)
-
     assert agent.mdevs() == {handle: TYPE}
     assert engine.pending() == {}
 
+    release.delete_instance_arqs(ctx, instance)
+    engine.drain(conf)
+    assert (agent.mdevs(), boots.states(ctx)) == ({}, {})
+
+
+def accelerators() -> list[int]:
+    """How many there are of each virtual function."""
+    rows = sorted(hosts.deployables(), key=lambda row: row.name)
+    return [row.num_accelerators for row in rows]
+
 
 def test_what_others_made_of_a_parent_is_not_ours_to_give(agent, ctx, conf):
-    vfs = [path.readlink().name for path in _virtfns(agent)]
-    instance = bind(agent, ctx, conf, 1)
-    agent.host.call(act, "create_mdev", vfs[1], TYPE, OTHERS)
+    first, second = vfs(agent)
+    # Somebody else was quicker than the report that would have said so.
+    agent.host.call(act, "create_mdev", first, TYPE, OTHERS)
+    instance = boot(agent, ctx, conf)
+    assert set(boots.states(ctx).values()) == {models.BIND_FAILED}
+    (arq,) = service.list_arqs(ctx)
+    # In the kernel's words.
+    place = f"/sys/class/mdev_bus/{first}/mdev_supported_types/{TYPE}/create"
+    assert f"to {place}" in str(arq.private_reason)
+    agent.host.call(act, "remove_mdev", OTHERS)
+    release.delete_instance_arqs(ctx, instance)
+    engine.drain(conf)
 
+    instance = boot(agent, ctx, conf)
+    agent.host.call(act, "create_mdev", second, TYPE, OTHERS)
     agent.report()
-
-    assert _accelerators() == {f"host-1_{vfs[0]}": 1, f"host-1_{vfs[1]}": 0}
+    assert accelerators() == [1, 0]
     agent.host.call(act, "remove_mdev", OTHERS)
     agent.report()
-    assert set(_accelerators().values()) == {1}
+    assert accelerators() == [1, 1]
     # Of a new parent there is no more than others left.
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
     hosts.apply()
-    agent.host.call(act, "create_mdev", vfs[0], TYPE, OTHERS)
+    agent.host.call(act, "create_mdev", first, TYPE, OTHERS)
     agent.report()
-    assert _accelerators() == {f"host-1_{vfs[0]}": 0, f"host-1_{vfs[1]}": 1}
-
-
-def _virtfns(agent: Agent) -> Any:
-    card = agent.host.device(agent.host.card("a100"))
-    return [card / f"virtfn{number}" for number in range(2)]
-
-
-def _accelerators() -> dict[str, int]:
-    return {row.name: row.num_accelerators for row in hosts.deployables()}
-
-
-def test_a_request_that_its_host_has_no_room_for_fails_with_the_kernels_words(agent, ctx, conf):
-    vf = (agent.host.device(agent.host.card("a100")) / "virtfn0").readlink().name
-    # Somebody else was quicker than the report that would have said so.
-    agent.host.call(act, "create_mdev", vf, TYPE, OTHERS)
-
-    bind(agent, ctx, conf, 1)
-
-    assert set(boots.states(ctx).values()) == {models.BIND_FAILED}
-    (arq,) = service.list_arqs(ctx)
-    place = f"/sys/class/mdev_bus/{vf}/mdev_supported_types/{TYPE}/create"
-    assert f"to {place}" in str(arq.private_reason)
+    assert accelerators() == [0, 1]

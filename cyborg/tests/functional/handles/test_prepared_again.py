@@ -72,9 +72,7 @@ def agent(conf: cfg.ConfigOpts) -> Iterator[Agent]:
 @pytest.fixture
 def instance(agent: Agent, ctx: context.RequestContext, conf: cfg.ConfigOpts) -> str:
     """One that has a handle of the device."""
-    uuid = models.new_uuid()
-    boots.bind(ctx, boots.arqs(ctx), uuid, device_rp_uuid=RP)
-    engine.drain(conf)
+    uuid = boots.boot(conf, ctx, device_rp_uuid=RP)
     assert set(boots.states(ctx).values()) == {models.BOUND}
     assert agent.prepared() == boots.handles(ctx)
     return uuid
@@ -83,11 +81,7 @@ def instance(agent: Agent, ctx: context.RequestContext, conf: cfg.ConfigOpts) ->
 @pytest.mark.every_database
 @pytest.mark.parametrize("handles", [None, 20], ids=["as before", "more"])
 def test_a_bound_handle_is_prepared_again_after_a_reboot(
-    agent: Agent,
-    instance: str,
-    ctx: context.RequestContext,
-    conf: cfg.ConfigOpts,
-    handles: int | None,
+    agent, instance, ctx, conf, handles
 ) -> None:
     if handles is not None:
         # Nothing is done for what is ready.
@@ -103,13 +97,16 @@ def test_a_bound_handle_is_prepared_again_after_a_reboot(
     assert handles in {None, *(row.num_accelerators for row in hosts.deployables())}
 
 
-def test_a_guest_keeps_its_handle_while_the_host_cannot_prepare_it(
-    agent: Agent, instance: str, ctx: context.RequestContext, conf: cfg.ConfigOpts, tmp_path
-) -> None:
+def test_a_guest_keeps_its_handle_until_it_leaves(agent, instance, ctx, conf, tmp_path) -> None:
+    # A driver that cannot tell what is ready is not asked again.
+    agent.reboot()
+    agent.report(prepared=None)
+    assert not [done for done in engine.drain(conf) if done.startswith(work.HOST_STEP)]
+
+    # The host cannot prepare it.
     control = tmp_path / "control.json"
     control.write_text('{"prepare": {"fail": "no room"}}')
     conf.set_override("host_step_control", str(control), group="fake_driver")
-    agent.reboot()
     agent.report()
     engine.drain(conf)
     assert set(boots.states(ctx).values()) == {models.BOUND}
@@ -121,22 +118,9 @@ def test_a_guest_keeps_its_handle_while_the_host_cannot_prepare_it(
     assert agent.prepared() == boots.handles(ctx)
     assert engine.pending() == {}
 
-
-def test_a_guest_that_leaves_meanwhile_has_its_handle_cleaned(
-    agent: Agent, instance: str, ctx: context.RequestContext, conf: cfg.ConfigOpts
-) -> None:
+    # A guest that leaves before it is prepared again has its handle cleaned.
     agent.reboot()
     agent.report()
     release.delete_instance_arqs(ctx, instance)
     engine.drain(conf)
-    assert boots.states(ctx) == {}
-    assert agent.prepared() == []
-    assert engine.pending() == {}
-
-
-def test_a_driver_that_cannot_tell_what_is_ready_is_not_asked_again(
-    agent: Agent, instance: str, conf: cfg.ConfigOpts
-) -> None:
-    agent.reboot()
-    agent.report(prepared=None)
-    assert not [done for done in engine.drain(conf) if done.startswith(work.HOST_STEP)]
+    assert (boots.states(ctx), agent.prepared(), engine.pending()) == ({}, [], {})

@@ -15,8 +15,7 @@ from cyborg.db import models
 from cyborg.handles import release
 from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
-from cyborg.tests.novasink import NovaSink
-from cyborg.tests.service import RP, Site, until
+from cyborg.tests.service import RP, until
 
 LetGo = Callable[[context.RequestContext, str, list[str]], None]
 
@@ -56,9 +55,7 @@ def _all_handles_can_be_given(ctx: context.RequestContext, conf: cfg.ConfigOpts)
 @pytest.mark.usefixtures("database")
 @ways
 @pytest.mark.parametrize("moment", ["before the bind", "half bound", "bound"])
-def test_without_a_host_step(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, sink: NovaSink, way: str, moment: str
-) -> None:
+def test_without_a_host_step(ctx, conf, sink, way: str, moment: str) -> None:
     hosts.apply(hosts.card("a", range(HANDLES), program_mode="dynamic"))
     arqs = boots.arqs(ctx, HANDLES + (moment == "half bound"))
     instance = models.new_uuid()
@@ -78,9 +75,7 @@ def test_without_a_host_step(
 
 @ways
 @pytest.mark.parametrize("moment", ["a step runs", "half prepared", "a step has failed"])
-def test_with_a_host_step(
-    site: Site, ctx: context.RequestContext, sink: NovaSink, way: str, moment: str
-) -> None:
+def test_with_a_host_step(site, ctx, sink, way: str, moment: str) -> None:
     site.start(host_step=True, handles_per_device=HANDLES)
     arqs, instance = boots.arqs(ctx, HANDLES), models.new_uuid()
     where = {"hostname": "host-1", "device_rp_uuid": RP}

@@ -89,14 +89,7 @@ def test_a_guest_never_meets_what_is_cleaned_after_its_predecessor(
 @pytest.mark.every_database
 @pytest.mark.parametrize(("timeout", "attempts"), [(60, 1), (1, 3)])
 def test_deletion_while_a_handle_is_prepared(
-    site: Site,
-    compute: Compute,
-    sink: NovaSink,
-    profile: str,
-    instance: str,
-    caplog: pytest.LogCaptureFixture,
-    timeout: int,
-    attempts: int,
+    site, compute, sink, profile, instance, caplog, timeout, attempts
 ) -> None:
     caplog.set_level("INFO", "cyborg.drivers.fake")
     site.conf.set_override("host_step_timeout", timeout, group="conductor")

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +12,7 @@ from oslo_config import cfg
 from cyborg import db
 from cyborg.db import models
 from cyborg.policy import context
-from cyborg.tests import boots, engine, hosts
-from cyborg.tests.counted_statements import SqlCounter
+from cyborg.tests import boots, hosts
 from cyborg.tests.mounted_api import Api
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -39,8 +36,7 @@ def populate(conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
     )
     gpus = hosts.device("d", hosts.deployable("host-2_d", range(4), resource_class="PGPU"))
     hosts.apply(gpus, host="host-2")
-    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
-    engine.drain(conf)
+    boots.boot(conf, ctx)
     handle = models.AttachHandle
     with db.writer() as session:
         unused = sa.select(handle.id).outerjoin(handle.arq).where(models.Arq.id.is_(None))
@@ -60,9 +56,7 @@ def numbers(row: dict[str, Any]) -> tuple[int, ...]:
 
 @pytest.mark.every_database
 @pytest.mark.makes_up_rows
-def test_each_accelerator_counts_once(
-    api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_each_accelerator_counts_once(api, conf, ctx) -> None:
     populate(conf, ctx)
     fpga, ill, gpu = (ROOT, "FPGA"), (ROOT, "PGPU"), (OTHER, "PGPU")
     expected = {fpga: (6, 1, 2, 3, 0), ill: (4, 0, 0, 0, 4), gpu: (4, 0, 4, 0, 0)}
@@ -73,15 +67,6 @@ def test_each_accelerator_counts_once(
     assert of(api, f"?hostname={OTHER}") == {gpu: expected[gpu]}
     assert of(api, "?resource_class=FPGA") == {fpga: expected[fpga]}
     assert of(api, "?resource_class=NONE") == {}
-    with db.writer() as session:
-        db.update(session, models.Host, models.Host.node == ROOT, drained=True)
-    assert of(api, "?resource_class=FPGA") == {fpga: (6, 1, 0, 1, 4)}
-
-
-@pytest.mark.every_database
-@pytest.mark.makes_up_rows
-def test_pages(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> None:
-    populate(conf, ctx)
     whole, pages = api.call("GET", "/v2/summary")["summary"], []
     path: str | None = "/v2/summary?limit=1"
     while path is not None:
@@ -89,16 +74,14 @@ def test_pages(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> N
         pages += page["summary"]
         links = page.get("summary_links", [])
         path = links[0]["href"].removeprefix("https://cloud.example/accelerator") if links else None
-    assert pages == whole
-    assert len(pages) == 3
+    assert (pages, len(pages)) == (whole, 3)
+    assert api.ask("GET", "/v2/summary", version="2.3").status_int == 404
+    with db.writer() as session:
+        db.update(session, models.Host, models.Host.node == ROOT, drained=True)
+    assert of(api, "?resource_class=FPGA") == {fpga: (6, 1, 0, 1, 4)}
 
 
-def test_two_statements_for_any_number_of_hosts(
-    api: Api,
-    conf: cfg.ConfigOpts,
-    ctx: context.RequestContext,
-    count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
-) -> None:
+def test_two_statements_for_any_number_of_hosts(api, conf, ctx, count_sql) -> None:
     for number in range(3):
         card = hosts.device("a", hosts.deployable(f"host-{number}_a"))
         hosts.apply(card, host=f"host-{number}")
@@ -107,17 +90,9 @@ def test_two_statements_for_any_number_of_hosts(
         assert len(counter.matching("SELECT")) == 2
 
 
-def test_older_microversions_lack_it(api: Api) -> None:
-    answer = api.ask("GET", "/v2/summary", version="2.3")
-    assert answer.status_int == 404
-
-
 @pytest.mark.makes_up_rows
-def test_what_is_gone_counts_as_long_as_somebody_has_it(
-    api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_what_is_gone_counts_as_long_as_somebody_has_it(api, conf, ctx) -> None:
     hosts.apply(hosts.card("a"), hosts.card("b", range(4, 6), resource_class="PGPU"))
-    boots.bind(ctx, boots.arqs(ctx), models.new_uuid())
-    engine.drain(conf)
+    boots.boot(conf, ctx)
     hosts.apply()
     assert of(api) == {(ROOT, "FPGA"): (1, 1, 0, 0, 0)}

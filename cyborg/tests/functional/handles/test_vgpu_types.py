@@ -65,24 +65,18 @@ def test_a_type_is_given_and_taken_back(simulate_live):
         assert current.read_text().strip() == "1137"
     assert prepared(host.call(discover)) == [(UUID,), ()]
 
-    for _ in range(2):
-        host.call(step, "clean", held(first))
-        assert current.read_text().strip() == "0"
-    assert prepared(host.call(discover)) == [(), ()]
-
-
-def test_after_a_restart_a_handle_is_prepared_again_which_changes_nothing(simulate_live):
-    host = simulate_live(HOST)
-    first, _second = host.call(discover)
-    host.call(step, "prepare", held(first))
-
+    # After a restart a handle is prepared again, which changes nothing.
     host.call(restart)
-
     again, _second = host.call(discover)
     assert again.deployables[0].attach_handles == first.deployables[0].attach_handles
     assert again.deployables[0].prepared == ()
     host.call(step, "prepare", held(again))
     assert prepared(host.call(discover)) == [(UUID,), ()]
+
+    for _ in range(2):
+        host.call(step, "clean", held(first))
+        assert current.read_text().strip() == "0"
+    assert prepared(host.call(discover)) == [(), ()]
 
 
 TYPE = "[gpu_devices]\nenabled_vgpu_types = nvidia-222\n"
@@ -97,30 +91,6 @@ def offered(simulated, text):
     return classes, only.errors.get("nvidia_gpu_driver", "")
 
 
-@pytest.mark.parametrize("text", [TYPE, LAYOUTS], ids=["a type", "layouts"])
-def test_a_card_that_may_have_to_be_divided_is_not_whole_without_its_driver(simulate, text):
-    simulated = simulate({"cards": [{"card": "t4", "driver": None}]})
-
-    classes, said = offered(simulated, text)
-
-    assert classes == []
-    assert f"GPU {simulated.card('t4')} is not offered: " in said
-    assert "load the vendor's vGPU driver" in said
-
-
-@pytest.mark.parametrize("text", [TYPE, LAYOUTS], ids=["a type", "layouts"])
-def test_a_product_that_was_divided_is_not_whole_with_another_driver(simulate, tmp_path, text):
-    text = f"[DEFAULT]\nstate_path = {tmp_path}\n{text}"
-    simulated = simulate({"cards": ["t4"]})
-    assert simulated.call(remembering, text) == ["VGPU"]
-    simulated.files.drop(f"{simulated.path(simulated.card('t4'))}/mdev_supported_types")
-
-    classes, said = offered(simulated, text)
-
-    assert classes == []
-    assert "shows no types" in said
-
-
 def remembering(text: str) -> list[str]:
     """The resource classes that an agent offers, which keeps what it has seen."""
     loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
@@ -128,6 +98,27 @@ def remembering(text: str) -> list[str]:
     found = looking.run().devices["nvidia_gpu_driver"]
     looking.remember()
     return [part.resource_class for device in found for part in device.deployables]
+
+
+#: An option by which cards are divided.
+divided = pytest.mark.parametrize("text", [TYPE, LAYOUTS], ids=["a type", "layouts"])
+
+
+@divided
+def test_a_card_that_may_have_to_be_divided_is_never_whole(simulate, tmp_path, text):
+    """Neither without its driver, nor with another one than that by which it was divided."""
+    text = f"[DEFAULT]\nstate_path = {tmp_path}\n{text}"
+    without = simulate({"cards": [{"card": "t4", "driver": None}]})
+    classes, said = offered(without, text)
+    assert classes == []
+    assert f"GPU {without.card('t4')} is not offered: " in said
+    assert "load the vendor's vGPU driver" in said
+
+    simulated = simulate({"cards": ["t4"]})
+    assert simulated.call(remembering, text) == ["VGPU"]
+    simulated.files.drop(f"{simulated.path(simulated.card('t4'))}/mdev_supported_types")
+    classes, said = offered(simulated, text)
+    assert (classes, "shows no types" in said) == ([], True)
 
 
 @pytest.mark.parametrize("driver", ["nvidia", None])
@@ -138,7 +129,7 @@ def test_a_product_that_is_never_divided_stays_whole(simulate, driver):
     assert sorted(offered(simulate({"cards": ["t4", other]}), TYPE)[0]) == ["PGPU", "VGPU"]
 
 
-@pytest.mark.parametrize("text", [TYPE, LAYOUTS], ids=["a type", "layouts"])
+@divided
 def test_the_operators_tags_are_of_the_parts_too(simulate, text):
     spec = '{"vendor_id": "10de", "traits": "CUSTOM_GOLD", "resource_class": "CUSTOM_MY_GPU", '
     simulated = simulate({"cards": ["t4"]})

@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 
 import pytest
-from oslo_config import cfg
 
 from cyborg import db, rpc, work
 from cyborg.arqs import binding, nova_events
@@ -24,9 +23,7 @@ pytestmark = pytest.mark.usefixtures("database")
 @pytest.fixture
 def bound(ctx: context.RequestContext) -> str:
     hosts.apply(hosts.device("a", hosts.deployable(boots.NAME)))
-    instance = models.new_uuid()
-    boots.bind(ctx, boots.arqs(ctx), instance)
-    return instance
+    return boots.ask(ctx)
 
 
 def test_422_is_tried_again_until_bind_timeout(bound, conf, sink) -> None:
@@ -47,7 +44,7 @@ def test_nobody_is_warned_while_nova_has_no_host_yet(site, ctx, sink, caplog) ->
     caplog.set_level(logging.INFO)
     site.start()
     sink.answer = 422
-    boots.bind(ctx, boots.arqs(ctx), models.new_uuid(), device_rp_uuid=RP)
+    boots.ask(ctx, device_rp_uuid=RP)
     waiting = "Nova has no host for instance"
     until(lambda: any(waiting in record.getMessage() for record in caplog.records))
     sink.answer = 200
@@ -57,26 +54,27 @@ def test_nobody_is_warned_while_nova_has_no_host_yet(site, ctx, sink, caplog) ->
 
 
 @pytest.mark.parametrize("code", [404, 400])
-def test_a_refusal_is_final(bound: str, conf: cfg.ConfigOpts, sink: NovaSink, code: int) -> None:
+def test_a_refusal_is_final(bound, conf, sink, code) -> None:
     sink.answer = code
     engine.drain(conf)
     assert len(sink.requests) == 1
     assert engine.pending() == {}
 
 
-@pytest.mark.parametrize("status", [500, 503, 401])
-def test_trouble_is_tried_again_until_it_is_over(bound, conf, sink, status) -> None:
-    sink.status = status
-    engine.drain(conf)
-    assert list(engine.pending()) == [f"nova-event/{bound}"]
-    assert len(sink.requests) == 1
-    with db.writer() as session:
-        db.update(session, models.Work, wanted_ms=0)
+def test_trouble_is_tried_again_until_it_is_over(bound, conf, sink) -> None:
+    for number, status in enumerate((500, 503, 401), start=1):
+        sink.status = status
+        engine.make_due()
+        engine.drain(conf)
+        assert list(engine.pending()) == [f"nova-event/{bound}"]
+        assert len(sink.requests) == number
+        with db.writer() as session:
+            db.update(session, models.Work, wanted_ms=0)
     sink.status = None
     engine.make_due()
     engine.drain(conf)
     assert engine.pending() == {}
-    assert len(sink.requests) == 2
+    assert len(sink.requests) == 4
 
 
 def test_nova_that_is_away_is_tried_again_until_the_arq_is_gone(bound, ctx, conf) -> None:
@@ -127,8 +125,7 @@ def test_an_undecided_arq_that_leaves_its_instance_holds_up_no_event(
 
 def test_the_last_arqs_of_an_instance_leave_without_an_event(ctx, conf, sink) -> None:
     hosts.apply(hosts.card(program_mode="dynamic"))
-    instance = models.new_uuid()
-    boots.bind(ctx, boots.arqs(ctx, 2), instance)
+    instance = boots.ask(ctx, 2)
     early = engine.take("test", 3600.0, [work.NOVA_EVENT])
     assert early is not None
     nova_events.send(conf, early)

@@ -25,6 +25,9 @@ from cyborg.tests.logs import ours_of
 from cyborg.tests.novasink import NovaSink
 from cyborg.tests.service import RP, until
 
+#: Options that say when an instance is asked for again, and for how long it may be gone.
+INTERVAL, GRACE = "instance_audit_interval", "instance_grace"
+
 
 class Cloud:
     """A cloud whose Nova is the sink; its conductor asks for instances as a test says."""
@@ -35,19 +38,22 @@ class Cloud:
 
     def boot(self, letter: str = "a") -> str:
         """The uuid of an instance with an accelerator of that card, which Nova knows."""
-        instance = models.new_uuid()
-        self.sink.servers.add(instance)
         provider = provider_uuid(f"host-1_{letter}")
-        boots.bind(self.ctx, boots.arqs(self.ctx), instance, device_rp_uuid=provider)
-        engine.drain(self.conf)
+        instance = boots.boot(self.conf, self.ctx, device_rp_uuid=provider)
+        self.sink.servers.add(instance)
         return instance
 
     def item(self) -> work.Item | None:
         """Take the work of asking, if it is wanted and nobody has it."""
         return engine.take(f"test#{next(self._owners)}", 600.0, [work.INSTANCES])
 
-    def look(self) -> bool:
-        """Do what a conductor does on its own; False where it asks for nothing."""
+    def look(self, after: str | None = None) -> bool:
+        """Do what a conductor does on its own; False where it asks for nothing.
+
+        With ``after`` when the time of that option has passed.
+        """
+        if after is not None:
+            let_seconds_pass(self.conf.conductor[after] + 1)
         orphans.want_check(self.conf)
         claimed = self.item()
         if claimed is not None:
@@ -55,20 +61,16 @@ class Cloud:
             assert work.finish(claimed)
         return claimed is not None
 
-    def look_in_vain(self) -> None:
+    def look_in_vain(self, after: str | None = GRACE) -> None:
         """The same where Nova does not answer for an instance."""
+        if after is not None:
+            let_seconds_pass(self.conf.conductor[after] + 1)
         orphans.want_check(self.conf)
         claimed = self.item()
         assert claimed is not None
         with pytest.raises(ka_exc.ConnectFailure):
             orphans.check_instances(self.conf, claimed)
         work.finish(claimed)
-
-    def let_an_interval_pass(self) -> None:
-        let_seconds_pass(self.conf.conductor.instance_audit_interval + 1)
-
-    def let_the_grace_pass(self) -> None:
-        let_seconds_pass(self.conf.conductor.instance_grace + 1)
 
     def held_back(self) -> float:
         """What the metric shows."""
@@ -110,15 +112,13 @@ def test_an_instance_that_is_gone_for_long_is_released(cloud, caplog) -> None:
     both = {stays: models.BOUND, gone: models.BOUND, cleaned: models.BOUND}
     cloud.sink.servers -= {gone, cleaned}
     assert not cloud.look()
-    cloud.let_an_interval_pass()
-    assert cloud.look()
+    assert cloud.look(INTERVAL)
     assert not cloud.look()
     assert holders() == both
     let_seconds_pass(cloud.conf.conductor.instance_grace - 300)
     assert cloud.look()
     assert holders() == both
-    cloud.let_the_grace_pass()
-    assert cloud.look()
+    assert cloud.look(GRACE)
 
     # The one whose handle its host cleans goes the way of every DELETE.
     assert holders() == {stays: models.BOUND, None: models.DELETING}
@@ -126,8 +126,7 @@ def test_an_instance_that_is_gone_for_long_is_released(cloud, caplog) -> None:
     told = [record for record in caplog.records if "gone from Nova" in record.message]
     assert {record.levelname for record in told} == {"WARNING"}
     assert {uuid for uuid in both for record in told if uuid in record.message} == {gone, cleaned}
-    cloud.let_the_grace_pass()
-    assert cloud.look()
+    assert cloud.look(GRACE)
     assert stays in holders()
 
 
@@ -143,24 +142,21 @@ def test_a_nova_that_knows_none_of_the_instances_releases_nothing(cloud, caplog)
     both = {gone: models.BOUND, other: models.BOUND}
     cloud.sink.servers.clear()
     for _ in range(4):
-        cloud.let_the_grace_pass()
-        assert cloud.look()
+        assert cloud.look(GRACE)
         assert holders() == both
     assert "2 that it does not say it has deleted keep theirs" in errors_of(caplog)
     assert cloud.held_back() == 2
-    cloud.conf.set_override("instance_audit_interval", 0, group="conductor")
+    cloud.conf.set_override(INTERVAL, 0, group="conductor")
     assert cloud.held_back() == 0
-    cloud.conf.clear_override("instance_audit_interval", group="conductor")
+    cloud.conf.clear_override(INTERVAL, group="conductor")
 
     # One that it knows is enough, also if it is not asked for in the same round.
     cloud.sink.servers.add(other)
-    cloud.let_an_interval_pass()
-    assert cloud.look()
+    assert cloud.look(INTERVAL)
     assert holders() == {other: models.BOUND}
     late = cloud.boot()
     cloud.sink.servers.remove(late)
-    cloud.let_an_interval_pass()
-    cloud.look()
+    cloud.look(INTERVAL)
     with db.writer() as session:
         arq = models.Arq
         aged = {"instance_asked_ms": 0, "instance_missed_ms": 0, "updated_at": arq.updated_at}
@@ -173,11 +169,9 @@ def test_a_nova_that_knows_none_of_the_instances_releases_nothing(cloud, caplog)
 def test_nova_shows_by_what_it_has_deleted_that_it_is_the_right_one(cloud: Cloud) -> None:
     gone, archived = cloud.boot(), cloud.boot()
     cloud.sink.servers.clear()
-    cloud.let_the_grace_pass()
-    cloud.look()
+    cloud.look(GRACE)
     cloud.sink.deleted = {gone}
-    cloud.let_the_grace_pass()
-    cloud.look()
+    cloud.look(GRACE)
     assert holders() == {archived: models.BOUND}
 
 
@@ -200,20 +194,25 @@ def test_a_conductor_says_at_its_start_that_nova_is_another_one(cloud, caplog) -
     assert errors_of(caplog) == ""
 
 
-def test_a_nova_of_another_region_than_placement_is_not_asked(cloud, caplog) -> None:
+def test_a_nova_that_is_off_or_of_another_region_than_placement_is_not_asked(cloud, caplog) -> None:
     cloud.boot()
+    cloud.conf.set_override(INTERVAL, 0, group="conductor")
+    assert (cloud.look(GRACE), cloud.sink.asked) == (False, [])
+    cloud.conf.clear_override(INTERVAL, group="conductor")
     cloud.conf.set_override("region_name", "RegionOne", group="placement")
     cloud.conf.set_override("region_name", "RegionTwo", group="nova")
-    cloud.let_an_interval_pass()
     # With endpoint_override nobody looks for a region.
-    assert cloud.look()
+    assert cloud.look(INTERVAL)
     cloud.conf.clear_override("endpoint_override", group="nova")
     cloud.sink.asked.clear()
     for _ in range(2):
-        cloud.let_the_grace_pass()
-        assert not cloud.look()
+        assert not cloud.look(GRACE)
     orphans.check_region(cloud.conf)
     assert "region_name is RegionTwo, and [placement] region_name is RegionOne" in errors_of(caplog)
+    # Nor is one that is not configured.
+    cloud.conf.clear_override("region_name", group="nova")
+    cloud.conf.clear_override("auth_type", group="nova")
+    assert not cloud.look(GRACE)
     assert cloud.sink.asked == []
 
 
@@ -222,12 +221,10 @@ def test_no_more_are_released_at_a_time_than_permitted(cloud, caplog) -> None:
     cloud.conf.set_override("max_instance_releases", 1, group="conductor")
     stays, *_ = (cloud.boot() for _ in range(4))
     cloud.sink.servers = {stays}
-    cloud.let_an_interval_pass()
-    cloud.look()
+    cloud.look(INTERVAL)
     assert cloud.held_back() == 0
     for left, said in ((3, "2 more instances"), (2, "1 more instances"), (1, "")):
-        cloud.let_the_grace_pass()
-        assert cloud.look()
+        assert cloud.look(GRACE)
         assert len(holders()) == left
         assert cloud.held_back() == left - 1
         assert said in errors_of(caplog)
@@ -239,12 +236,10 @@ def test_rounds_that_are_tried_again_release_no_more(cloud: Cloud) -> None:
     cloud.conf.set_override("max_instance_releases", 2, group="conductor")
     stays, *gone = (cloud.boot() for _ in range(4))
     cloud.sink.servers = {stays}
-    cloud.let_an_interval_pass()
-    cloud.look()
+    cloud.look(INTERVAL)
     cloud.sink.silent = {gone[1]}
-    cloud.let_the_grace_pass()
-    for _ in range(3):
-        cloud.look_in_vain()
+    for after in (GRACE, None, None):
+        cloud.look_in_vain(after)
         # The next attempt, and one that something else wants, ask for all of them again.
         with db.writer() as session:
             db.update(session, models.Arq, instance_asked_ms=0)
@@ -260,37 +255,31 @@ def test_an_instance_that_nova_finds_again_has_the_whole_grace_before_it(cloud: 
     (before,) = (arq.updated_at for arq in service.list_arqs(cloud.ctx))
     for _ in range(3):
         cloud.sink.servers.clear()
-        cloud.let_an_interval_pass()
-        cloud.look()
-        cloud.let_the_grace_pass()
+        cloud.look(INTERVAL)
         cloud.sink.servers.add(instance)
-        cloud.look()
+        cloud.look(GRACE)
     cloud.sink.servers.clear()
-    cloud.let_an_interval_pass()
-    cloud.look()
+    cloud.look(INTERVAL)
     assert holders() == {instance: models.BOUND}
     assert [arq.updated_at for arq in service.list_arqs(cloud.ctx)] == [before]
 
 
-@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 429, 500, 503])
-def test_any_other_answer_says_nothing(cloud: Cloud, status: int) -> None:
+def test_any_other_answer_says_nothing(cloud: Cloud) -> None:
     instance = cloud.boot()
-    # Without the document that Nova would send: a balancer in front of it may answer 404.
-    cloud.sink.status = status
     cloud.sink.servers.clear()
-    for _ in range(3):
-        cloud.let_the_grace_pass()
-        assert cloud.look()
-    assert holders() == {instance: models.BOUND}
+    for status in (200, 400, 401, 403, 404, 429, 500, 503):
+        # Without the document that Nova would send: a balancer in front of it may answer 404.
+        cloud.sink.status = status
+        for _ in range(3):
+            assert cloud.look(GRACE)
+        assert holders() == {instance: models.BOUND}, status
 
 
 def test_silence_says_nothing(cloud: Cloud) -> None:
-    instance = models.new_uuid()
-    boots.bind(cloud.ctx, boots.arqs(cloud.ctx), instance)
+    instance = boots.ask(cloud.ctx)
     # Before there is a connection that is kept.
     cloud.sink.stop()
     for _ in range(3):
-        cloud.let_the_grace_pass()
         cloud.look_in_vain()
     assert holders() == {instance: models.BOUND}
 
@@ -301,18 +290,15 @@ def test_silence_about_one_instance_holds_up_no_other(cloud: Cloud) -> None:
     cloud.boot()
     stays = cloud.boot()
     cloud.sink.servers = {stays}
-    cloud.let_an_interval_pass()
-    cloud.look()
+    cloud.look(INTERVAL)
     cloud.sink.silent = {silent}
-    cloud.let_the_grace_pass()
     cloud.look_in_vain()
     cloud.look()
     assert holders() == {silent: models.BOUND, stays: models.BOUND}
 
     # Silence does not say that the instance is there either.
     cloud.sink.silent.clear()
-    cloud.let_an_interval_pass()
-    assert cloud.look()
+    assert cloud.look(INTERVAL)
     assert holders() == {stays: models.BOUND}
 
 
@@ -320,9 +306,8 @@ def test_who_does_not_see_all_projects_releases_nothing(cloud: Cloud) -> None:
     instance = cloud.boot()
     cloud.sink.servers.clear()
     cloud.sink.sees_all = False
-    cloud.let_the_grace_pass()
     with pytest.raises(nova.MayNotLook, match="role admin"):
-        cloud.look()
+        cloud.look(GRACE)
     # Some may list what they may not show.
     cloud.sink.sees_all = True
     cloud.sink.hidden = {instance}
@@ -330,20 +315,8 @@ def test_who_does_not_see_all_projects_releases_nothing(cloud: Cloud) -> None:
         engine.make_due()
         with db.writer() as session:
             db.update(session, models.Work, owner=None)
-        cloud.look()
-        cloud.let_the_grace_pass()
+        cloud.look(GRACE)
     assert holders() == {instance: models.BOUND}
-
-
-def test_nobody_is_asked_where_nova_is_not_configured_or_that_is_turned_off(cloud: Cloud) -> None:
-    cloud.boot()
-    cloud.let_the_grace_pass()
-    cloud.conf.set_override("instance_audit_interval", 0, group="conductor")
-    assert not cloud.look()
-    cloud.conf.clear_override("instance_audit_interval", group="conductor")
-    cloud.conf.clear_override("auth_type", group="nova")
-    assert not cloud.look()
-    assert cloud.sink.asked == []
 
 
 @pytest.mark.every_database
@@ -377,8 +350,7 @@ def test_each_instance_is_asked_for_once_in_an_interval_by_one_conductor(cloud: 
     asked = [path.removeprefix("/servers/") for path in cloud.sink.asked if path != "/servers"]
     assert sorted(asked) == sorted(known)
     assert len(holders()) == 150
-    cloud.let_the_grace_pass()
-    cloud.look()
+    cloud.look(GRACE)
     assert holders().keys() == set(known[10:])
 
 

@@ -63,27 +63,18 @@ def test_nova_loads_it_by_the_name_in_its_options(nova: Compute) -> None:
     assert nova.client.listed_weighers() == ["AcceleratorWeigher", "AcceleratorFilter"]
 
 
-def test_hosts_with_the_preferred_function_come_first(cloud: Site, nova: Compute) -> None:
+def test_the_best_hosts_come_first(cloud: Site, nova: Compute) -> None:
     nova.client.configure(options(cloud), {})
-    profile = nova.make_profile(FPGA | {"accel:preferred_function": AES})
-
-    assert weigh(nova, profile) == {NODES[0]: 0.0, NODES[1]: 1.0, NODES[2]: 0.0}
-
-
-def test_fewer_reprogrammings_come_first_and_no_candidate_last(cloud: Site, nova: Compute) -> None:
-    nova.client.configure(options(cloud), {})
-    profile = nova.make_profile(FPGA | {"accel:function_id": ZIP})
-
-    assert weigh(nova, profile) == {NODES[0]: 1.0, NODES[1]: 0.5, NODES[2]: 0.0}
-    nova.client.configure(options(cloud, multiplier=10.0), {})
-    assert weigh(nova, profile)[NODES[0]] == 10.0
-
-
-def test_hosts_are_equal_where_nothing_is_preferred(cloud: Site, nova: Compute) -> None:
-    nova.client.configure(options(cloud), {})
-
+    preferred = nova.make_profile(FPGA | {"accel:preferred_function": AES})
+    assert weigh(nova, preferred) == {NODES[0]: 0.0, NODES[1]: 1.0, NODES[2]: 0.0}
+    # Fewer reprogrammings come first, and no candidate last.
+    wanted = nova.make_profile(FPGA | {"accel:function_id": ZIP})
+    assert weigh(nova, wanted) == {NODES[0]: 1.0, NODES[1]: 0.5, NODES[2]: 0.0}
+    # Hosts are equal where nothing is preferred.
     for profile in (None, nova.make_profile(FPGA), "no-such-profile"):
         assert set(weigh(nova, profile).values()) == {0.0}
+    nova.client.configure(options(cloud, multiplier=10.0), {})
+    assert weigh(nova, wanted)[NODES[0]] == 10.0
 
 
 def test_an_api_that_does_not_answer_costs_one_time_out_and_no_boot(cloud, nova) -> None:
