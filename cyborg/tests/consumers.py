@@ -66,6 +66,14 @@ def claimed(site: Site, consumer: str) -> dict[str, dict[str, int]]:
     return {provider: held["resources"] for provider, held in found.items()}
 
 
+def remove(site: Site, provider: str) -> None:
+    """An operator removes a provider with all that is claimed of it."""
+    path = f"/resource_providers/{provider}"
+    for consumer in site.placement.call("GET", f"{path}/allocations")["allocations"]:
+        site.placement.call("DELETE", f"/allocations/{consumer}")
+    site.placement.call("DELETE", path)
+
+
 def before_the_claim(site: Site, change: Callable[[], object]) -> None:
     """Make a change between the choice of a place and the first claim."""
     done: list[str] = []

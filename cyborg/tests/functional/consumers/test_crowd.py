@@ -11,7 +11,6 @@ from concurrent import futures
 import pytest
 
 from cyborg.handles import release
-from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.states import allocation_states as states
 from cyborg.tests import boots, hosts
@@ -57,10 +56,7 @@ def test_a_claim_without_a_handle_waits_for_one(site: Site, ctx: context.Request
     profile(site)
     site.start_with(hosts.card("a", range(1)))
     arqs = boots.arqs(ctx)
-    before_the_claim(
-        site,
-        lambda: boots.bind(ctx, arqs, str(uuid.uuid4()), device_rp_uuid=provider_uuid("host-1_a")),
-    )
+    before_the_claim(site, lambda: boots.bind(ctx, arqs, str(uuid.uuid4())))
     body = wish(groups=[FPGA])
     with futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, site, "POST", "", body)
@@ -76,11 +72,7 @@ def test_a_claim_waits_no_longer_than_its_request(site: Site, ctx: context.Reque
     site.conf.set_override("bind_wait", 2.0, group="api")
     profile(site)
     site.start_with(hosts.card("a", range(1)))
-    provider = provider_uuid("host-1_a")
-    before_the_claim(
-        site,
-        lambda: boots.bind(ctx, boots.arqs(ctx), str(uuid.uuid4()), device_rp_uuid=provider),
-    )
+    before_the_claim(site, lambda: boots.ask(ctx))
     body = wish(groups=[FPGA])
     assert ask(site, "POST", "", body).status_code in {202, 409}
     consumer = body["consumer"]["uuid"]

@@ -23,7 +23,7 @@ from cyborg.audits import consistency, differences
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
-from cyborg.tests.consumers import ask, call, look, wish
+from cyborg.tests.consumers import ask, call, look, remove, wish
 from cyborg.tests.service import Site
 
 pytestmark = pytest.mark.slow
@@ -164,16 +164,10 @@ class Chaos:
         traits = self.chance.choice([(), ("CUSTOM_OTHERS",)])
         self.site.placement.set_traits(self.chance.choice(PROVIDERS), *traits)
 
-    def _remove(self, provider: str) -> None:
-        held = self.site.placement.call("GET", f"/resource_providers/{provider}/allocations")
-        for consumer in held["allocations"]:
-            self.site.placement.call("DELETE", f"/allocations/{consumer}")
-        self.site.placement.call("DELETE", f"/resource_providers/{provider}")
-
     def recreate(self) -> None:
         """Remove a provider, and perhaps make it anew with what it may not offer."""
         provider = self.chance.choice(PROVIDERS)
-        self._remove(provider)
+        remove(self.site, provider)
         if self.chance.random() < 0.5:
             body = {"uuid": provider, "name": NAMES[provider], "parent_provider_uuid": self.root}
             self.site.placement.call("POST", "/resource_providers", body)
@@ -182,7 +176,7 @@ class Chaos:
     def impersonate(self) -> None:
         """Make a provider anew with another uuid, which an operator notices after a while."""
         provider = self.chance.choice(PROVIDERS)
-        self._remove(provider)
+        remove(self.site, provider)
         self.site.placement.make_provider(NAMES[provider], self.root)
 
     def expose(self) -> None:

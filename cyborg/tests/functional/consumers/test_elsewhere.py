@@ -77,12 +77,8 @@ def test_a_gang_goes_elsewhere_if_one_has_no_handle(rack, ctx) -> None:
     for _ in range(3):
         call(rack, "POST", "", wish(groups=[{**FPGA, "trait:CUSTOM_B": "forbidden"}]))
 
-    def steal() -> None:
-        instance = str(uuid.uuid4())
-        boots.bind(ctx, boots.arqs(ctx), instance, device_rp_uuid=A)
-
     # A has one left, and is chosen first, as it is fuller.
-    before_the_claim(rack, steal)
+    before_the_claim(rack, lambda: boots.ask(ctx))
     found = ask(rack, "POST", "", wish(parts=parts))
     assert providers(found) == {B}
     assert claimed(rack, found.json()["uuid"]) == {B: {"FPGA": 2}}

@@ -371,7 +371,7 @@ def test_a_host_step_that_fails_gives_all_of_it_back(site: Site) -> None:
     until(site.synced)
 
 
-def test_what_alternatives_have_in_common_is_looked_for_once(rack, monkeypatch) -> None:
+def test_what_alternatives_have_in_common_is_looked_for_once(rack, monkeypatch, count_sql) -> None:
     asked: list[str] = []
     rack.placement.before = lambda _, path: asked.append(path)
     # Each of the two alternatives may have two tries.
@@ -382,19 +382,12 @@ def test_what_alternatives_have_in_common_is_looked_for_once(rack, monkeypatch) 
     assert (found["state"], found["alternative"]) == ("Possible", 1)
     assert len([path for path in asked if path.startswith("/allocation_candidates")]) == 1
 
-    selects: list[str] = []
-
-    def count(_conn: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        if "count(" in statement and "deployables" in statement:
-            selects.append(statement)
-
-    with db.reader() as session:
-        engine = session.get_bind()
-    sa.event.listen(engine, "before_cursor_execute", count)
     many = {"groups": [{"resources:FPGA": "5"}], "count": 5}
-    refused = ask(rack, "POST", "", wish(alternatives=[{"parts": [many]}] * 2)).text
-    assert "alternative 1: group 0 asks for 5 FPGA" in refused
-    assert "group 4 asks for 5 FPGA" in refused
+    with count_sql() as counter:
+        said = refusal(rack, wish(alternatives=[{"parts": [many]}] * 2))
+    assert "alternative 1: group 0 asks for 5 FPGA" in said
+    assert "group 4 asks for 5 FPGA" in said
+    selects = [each for each in counter.statements if "count(" in each and "deployables" in each]
     assert len(selects) == 1
 
 

@@ -46,12 +46,10 @@ def holders() -> dict[str, str | None]:
 def boot(ctx: context.RequestContext, conf: cfg.ConfigOpts, letter: str) -> models.Arq:
     """The ARQ of a guest that asked for a card, when all is done."""
     kind = "CUSTOM_NPU" if letter == "a" else "FPGA"
-    (uuid,) = boots.arqs(ctx, 1, {f"resources:{kind}": "1"})
-    provider = provider_uuid(f"host-1_{letter}")
-    boots.bind(ctx, [uuid], models.new_uuid(), device_rp_uuid=provider)
-    engine.drain(conf)
+    place = provider_uuid(f"host-1_{letter}")
+    instance = boots.boot(conf, ctx, 1, {f"resources:{kind}": "1"}, device_rp_uuid=place)
     with db.reader() as session:
-        return session.execute(sa.select(models.Arq).filter_by(uuid=uuid)).scalar_one()
+        return session.scalars(sa.select(models.Arq).filter_by(consumer_uuid=instance)).one()
 
 
 def test_a_guest_is_refused_and_a_container_is_given_it(ctx, conf) -> None:

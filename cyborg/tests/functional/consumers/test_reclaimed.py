@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import sqlite3
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from cyborg.audits import differences
 from cyborg.hosts import flags
 from cyborg.inventory.apply import provider_uuid
 from cyborg.placement import client
-from cyborg.tests.consumers import FPGA, call, claimed, look, refusal, wish
+from cyborg.tests.consumers import FPGA, call, claimed, look, refusal, remove, wish
 from cyborg.tests.named_devices import device
 from cyborg.tests.service import Site
 
@@ -63,10 +63,10 @@ def held(site: Site) -> client.Holdings | None:
     return client.Client(site.conf).find_allocations(CONSUMER)
 
 
-def amounts(site: Site) -> dict[str, dict[str, int]] | None:
+def amounts(site: Site) -> Mapping[str, Mapping[str, int]] | None:
     """What the consumer has in Placement, if it has anything."""
     found = held(site)
-    return None if found is None else dict(found.amounts)
+    return None if found is None else found.amounts
 
 
 def change(site: Site, wanted: dict[str, dict[str, int]], **owner: str) -> None:
@@ -77,24 +77,16 @@ def change(site: Site, wanted: dict[str, dict[str, int]], **owner: str) -> None:
     client.Client(site.conf).hold(CONSUMER, new, wanted, found.generation)
 
 
-def remove(site: Site, provider: str = A) -> None:
-    """An operator removes a provider with all that is claimed of it."""
-    held_of = site.placement.call("GET", f"/resource_providers/{provider}/allocations")
-    for consumer in held_of["allocations"]:
-        site.placement.call("DELETE", f"/allocations/{consumer}")
-    site.placement.call("DELETE", f"/resource_providers/{provider}")
-
-
 def recreate(site: Site) -> None:
-    """The same, and makes it anew, with nothing on it."""
+    """An operator makes a provider anew, with nothing on it."""
     parent = site.placement.call("GET", f"/resource_providers/{A}")["parent_provider_uuid"]
-    remove(site)
+    remove(site, A)
     body = {"name": "host-1_a", "uuid": A, "parent_provider_uuid": parent}
     site.placement.call("POST", "/resource_providers", body)
 
 
 def rename(site: Site) -> None:
-    remove(site)
+    remove(site, A)
     remove(site, B)
 
 
@@ -220,7 +212,7 @@ def test_a_placement_that_is_restored_says_what_is_held(rack: Site) -> None:
     with backed_up(rack):
         call(rack, "DELETE", f"/{CONSUMER}")
         rack.hurry(rack.idle)
-        remove(rack)
+        remove(rack, A)
         look(rack)
         assert post(rack, late)["state"] == "Active"
     for _ in range(2):

@@ -153,11 +153,9 @@ def test_what_is_dirty_when_it_is_bound_is_given_to_nobody(cloud: SharedCard) ->
 
 def test_no_guest_gets_a_share(cloud: SharedCard) -> None:
     ctx = callers.admin(cloud.enforcer, project_id="p1")
-    (uuid,) = boots.arqs(ctx, 1, GROUP)
-    boots.bind(ctx, [uuid], models.new_uuid(), device_rp_uuid=provider_uuid("host-1_a"))
-    engine.drain(cloud.conf)
+    boots.boot(cloud.conf, ctx, 1, GROUP)
     with db.reader() as session:
-        arq = session.execute(sa.select(models.Arq).filter_by(uuid=uuid)).scalar_one()
+        arq = session.scalars(sa.select(models.Arq)).one()
     assert arq.state == models.BIND_FAILED
     assert "no guest gets it" in str(arq.state_reason)
 

@@ -3,35 +3,18 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import pytest
 
 from cyborg.agent import discovery
-from cyborg.drivers import base, privileged, registry
+from cyborg.drivers import base, registry
+from cyborg.tests import layouts_site
 from cyborg.tests.contract import passes
 
 #: Without the limit the card's memory decides, which is read from the name in ``pci.ids`` here.
 OPTIONS = "[gpu_devices]\nenabled_vgpu_types = 1137\n[vgpu_1137]\nmax_instances = 2\n"
+DRIVER = "nvidia_gpu_driver"
 HOST = {"cards": [{"card": "h100", "vfs": 4}]}
 UUID = "b1c5e0f0-6f1c-4a3e-9a41-0a7c7e5e9f11"
-
-
-@functools.cache
-def drivers() -> Any:
-    """The drivers of an agent; the functions of one host are called in one process."""
-    privileged.context.set_client_mode(False)
-    return registry.load(passes.configured(OPTIONS, ["nvidia_gpu_driver"], "host-1")).drivers
-
-
-def discover() -> tuple[base.Device, ...]:
-    found = discovery.Discovery("host-1", drivers(), timeout=60).run()
-    return found.devices["nvidia_gpu_driver"]
-
-
-def restart() -> None:
-    drivers.cache_clear()
 
 
 def held(device: base.Device) -> base.HeldHandle:
@@ -45,38 +28,42 @@ def held(device: base.Device) -> base.HeldHandle:
     )
 
 
-def step(name: str, handle: base.HeldHandle) -> None:
-    getattr(drivers()["nvidia_gpu_driver"], name)(handle)
-
-
 def prepared(devices: tuple[base.Device, ...]) -> list[tuple[str, ...] | None]:
     return [device.deployables[0].prepared for device in devices]
 
 
 def test_a_type_is_given_and_taken_back(simulate_live):
     host = simulate_live(HOST)
-    first, second = host.call(discover)
+
+    def discover() -> tuple[base.Device, ...]:
+        found: tuple[base.Device, ...] = host.call(layouts_site._discover, DRIVER, OPTIONS)
+        return found
+
+    def step(name: str, handle: base.HeldHandle) -> None:
+        assert host.call(layouts_site._act, DRIVER, OPTIONS, name, handle) == ("", None)
+
+    first, second = discover()
     vf = first.deployables[0].name.removeprefix("host-1_")
     current = host.device(vf) / "nvidia/current_vgpu_type"
     assert prepared((first, second)) == [(), ()]
 
     for _ in range(2):
-        host.call(step, "prepare", held(first))
+        step("prepare", held(first))
         assert current.read_text().strip() == "1137"
-    assert prepared(host.call(discover)) == [(UUID,), ()]
+    assert prepared(discover()) == [(UUID,), ()]
 
     # After a restart a handle is prepared again, which changes nothing.
-    host.call(restart)
-    again, _second = host.call(discover)
+    host.call(layouts_site.forget)
+    again, _second = discover()
     assert again.deployables[0].attach_handles == first.deployables[0].attach_handles
     assert again.deployables[0].prepared == ()
-    host.call(step, "prepare", held(again))
-    assert prepared(host.call(discover)) == [(UUID,), ()]
+    step("prepare", held(again))
+    assert prepared(discover()) == [(UUID,), ()]
 
     for _ in range(2):
-        host.call(step, "clean", held(first))
+        step("clean", held(first))
         assert current.read_text().strip() == "0"
-    assert prepared(host.call(discover)) == [(), ()]
+    assert prepared(discover()) == [(), ()]
 
 
 TYPE = "[gpu_devices]\nenabled_vgpu_types = nvidia-222\n"
@@ -85,17 +72,17 @@ LAYOUTS = "[gpu_devices]\nlayouts = T4-1Q, T4-16Q\n"
 
 def offered(simulated, text):
     """The resource classes that are offered, and what the driver says."""
-    (only,) = simulated.call(passes.run, ["nvidia_gpu_driver"], text)
-    devices = only.devices["nvidia_gpu_driver"]
+    (only,) = simulated.call(passes.run, [DRIVER], text)
+    devices = only.devices[DRIVER]
     classes = [part.resource_class for device in devices for part in device.deployables]
-    return classes, only.errors.get("nvidia_gpu_driver", "")
+    return classes, only.errors.get(DRIVER, "")
 
 
 def remembering(text: str) -> list[str]:
     """The resource classes that an agent offers, which keeps what it has seen."""
-    loaded = registry.load(passes.configured(text, ["nvidia_gpu_driver"], "host-1"))
+    loaded = registry.load(passes.configured(text, [DRIVER], "host-1"))
     looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
-    found = looking.run().devices["nvidia_gpu_driver"]
+    found = looking.run().devices[DRIVER]
     looking.remember()
     return [part.resource_class for device in found for part in device.deployables]
 
@@ -135,10 +122,10 @@ def test_the_operators_tags_are_of_the_parts_too(simulate, text):
     simulated = simulate({"cards": ["t4"]})
 
     (only,) = simulated.call(
-        passes.run, ["nvidia_gpu_driver"], f'{text}device_spec = {spec}"type": "AICHIP"}}\n'
+        passes.run, [DRIVER], f'{text}device_spec = {spec}"type": "AICHIP"}}\n'
     )
 
-    (device,) = only.devices["nvidia_gpu_driver"]
+    (device,) = only.devices[DRIVER]
     (part,) = device.deployables
     assert (device.type, part.resource_class) == ("AICHIP", "CUSTOM_MY_GPU")
     assert "CUSTOM_GOLD" in part.traits

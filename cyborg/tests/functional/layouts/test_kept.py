@@ -73,6 +73,7 @@ def test_no_part_is_given_out_while_a_layout_is_written(ctx, conf, card, placeme
     assert placement.offered(boots.RP) == {"FPGA": (2, 0)}
     ask(card)
     item = taken()
+    situation(item)  # it begins
     assert operation_steps.withdraw(item, None)
 
     placement.sync()
@@ -110,6 +111,7 @@ def item(ctx: context.RequestContext, conf: cfg.ConfigOpts) -> work.Item:
     boots.boot(conf, ctx)
     report("sym")
     item = taken()
+    situation(item)  # it begins
     assert operation_steps.withdraw(item, None)
     assert operation_steps.begin_to_write(item)
     failure = rpc.ProgramFailed("The link broke.", written=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import socket
 import threading
@@ -125,33 +126,30 @@ def first(nova: Compute, profile: str, *, by: str, last: str | None = None) -> l
     return [names[next(iter(each["allocations"]))] for each in found[0]]
 
 
-@pytest.mark.parametrize("by", ["w", "f", "fw"])
-def test_of_one_hosts_cards_the_best_is_claimed(rack: Site, nova: Compute, by: str) -> None:
+def test_of_one_hosts_cards_the_best_is_claimed(rack: Site, nova: Compute) -> None:
     nova.client.configure(options(rack), {})
     trait = nova.make_profile(FPGA | {"accel:preferred_trait": "CUSTOM_FAST"})
     function = nova.make_profile(FPGA | {"accel:preferred_function": AES})
+    for by, last in itertools.product(("w", "f", "fw"), CARDS):
+        assert first(nova, trait, by=by, last=last)[0] == "fast", by
+        assert first(nova, function, by=by, last=last)[0] == "aes", by
 
-    for last in CARDS:
-        assert first(nova, trait, by=by, last=last)[0] == "fast"
-        assert first(nova, function, by=by, last=last)[0] == "aes"
 
-
-@pytest.mark.parametrize("by", ["w", "f"])
-def test_what_is_scarce_is_spared(rack: Site, nova: Compute, by: str) -> None:
+def test_what_is_scarce_is_spared(rack: Site, nova: Compute) -> None:
     """A card of which something is used comes first, then idle ones that nobody wants more."""
     nova.client.configure(options(rack), {})
     body = {"name": "zips", "function_id": ZIP, "free": 0, "max_devices": 1}
     rack.call("POST", "/function_pools", body, version="2.4")
-
-    found = first(nova, nova.make_profile(FPGA), by=by, last="zip")
-
-    assert found[0] == "used"
-    assert set(found[1:3]) == {"plain", "fast"}
-    assert found[3:] == ["aes", "zip"]
-    # Four of one card leave nothing of it, and what it runs is what is asked for.
-    assert first(nova, nova.make_profile({"resources:FPGA": "4"}), by=by)[-1] == "zip"
+    one, four = nova.make_profile(FPGA), nova.make_profile({"resources:FPGA": "4"})
     wanting = nova.make_profile(FPGA | {"accel:function_id": ZIP})
-    assert first(nova, wanting, by=by, last="plain")[0] == "zip"
+    for by in ("w", "f"):
+        found = first(nova, one, by=by, last="zip")
+        assert found[0] == "used", by
+        assert set(found[1:3]) == {"plain", "fast"}, by
+        assert found[3:] == ["aes", "zip"], by
+        # Four of one card leave nothing of it, and what it runs is what is asked for.
+        assert first(nova, four, by=by)[-1] == "zip", by
+        assert first(nova, wanting, by=by, last="plain")[0] == "zip", by
 
 
 def test_groups_are_claimed_together_and_ports_are_left_alone(rack: Site, nova: Compute) -> None:
@@ -172,15 +170,11 @@ def test_groups_are_claimed_together_and_ports_are_left_alone(rack: Site, nova: 
     ]  # fmt: skip
     assert found[-1] == claims[-1]
 
-
-def test_filter_and_weigher_ask_once_for_each_server(rack: Site, nova: Compute) -> None:
-    nova.client.configure(options(rack), {})
+    # Filter and weigher ask once for each server.
     profile = nova.make_profile(FPGA)
-    claims = {hosts.ROOT: nova.offers(profile), "host-2.example": []}
+    places = {hosts.ROOT: nova.offers(profile), "host-2.example": []}
     rack.placement.calls.clear()
-
-    nova.client.sort_claims(profile, claims, ["one", "two", "two", "three"], "fw")
-
+    nova.client.sort_claims(profile, places, ["one", "two", "two", "three"], "fw")
     assert rack.placement.calls.count("GET /allocation_candidates") == 3
 
 
