@@ -3,58 +3,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-import sqlalchemy as sa
 import webob
-from oslo_config import cfg
 
 from cyborg.db import models
 from cyborg.inventory.apply import provider_uuid
-from cyborg.policy import context
 from cyborg.tests import boots, hosts
 from cyborg.tests.mounted_api import Api
-from cyborg.tests.placement_server import PlacementServer
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.every_database]
 
 OLD, NEW = (provider_uuid(f"host-1_{letter}") for letter in "ab")
-#: Asks for an instance's next ARQ to be bound to a provider.
-BindNext = Callable[[str], webob.Response]
 
 
-@pytest.fixture
-def instance(placement: PlacementServer, ctx: context.RequestContext, database: sa.Engine) -> str:
-    """An instance that Nova has first placed on a card whose host did not take it."""
+def test_they_are_deleted_once_nova_has_claimed_another_provider(conf, placement, ctx) -> None:
+    conf.set_override("auth_strategy", "noauth", group="api")
+    api = Api(conf)
     placement.make_provider(hosts.ROOT)
     hosts.apply(hosts.card("a"), hosts.card("b"))
     placement.sync()
+    # Nova has first placed it on a card whose host did not take it.
     instance = models.new_uuid()
     placement.allocate(instance, OLD, FPGA=1)
     boots.bind(ctx, boots.arqs(ctx), instance)
-    return instance
-
-
-@pytest.fixture
-def bind_next(instance: str, ctx: context.RequestContext, conf: cfg.ConfigOpts) -> BindNext:
-    conf.set_override("auth_strategy", "noauth", group="api")
-    api = Api(conf)
-
-    def bind_next(provider: str) -> webob.Response:
-        body = boots.patch(boots.arqs(ctx), instance, device_rp_uuid=provider)
-        return api.ask("PATCH", "/v2/accelerator_requests", body, version="2.0")
-
-    return bind_next
-
-
-def test_they_are_deleted_once_nova_has_claimed_another_provider(
-    placement, instance, ctx, bind_next
-) -> None:
     (old,) = boots.states(ctx)
 
+    def bind_next() -> webob.Response:
+        body = boots.patch(boots.arqs(ctx), instance, device_rp_uuid=NEW)
+        return api.ask("PATCH", "/v2/accelerator_requests", body, version="2.0")
+
     def stay() -> None:
-        answer = bind_next(NEW)
+        answer = bind_next()
         assert (answer.status_code, "already holds ARQs" in answer.text) == (400, True)
         assert boots.states(ctx)[old] == models.BOUND
 
@@ -72,7 +51,7 @@ def test_they_are_deleted_once_nova_has_claimed_another_provider(
     before = boots.states(ctx)
     placement.release(instance)
     placement.allocate(instance, NEW, FPGA=1)
-    assert bind_next(NEW).status_code == 202
+    assert bind_next().status_code == 202
     after = boots.states(ctx)
     assert old not in after
     assert [state for arq, state in after.items() if arq not in before] == [models.BOUND]
