@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import configparser
-import functools
 import importlib
 import pathlib
 import re
@@ -60,42 +59,19 @@ def _helps(say: Say, command: str, *words: str) -> Iterator[tuple[tuple[str, ...
             yield from _helps(say, command, *words, name)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_it_begins_with_two_lines_that_say_what_the_command_does(command: str, say: Say) -> None:
-    for words, text in _helps(say, command):
-        usage, does, *parts = text.split("\n\n")
-        assert usage.startswith(f"usage: {command} ")
-        assert len(does.splitlines()) <= 2, (words, does)
-        titles = [part.partition(":")[0] for part in parts]
-        ours = {"options", "Commands", "positional arguments"}
-        later = [title.startswith("options ") for title in titles]
-        assert later == sorted(later)
-        assert {title for title in titles if not title.startswith("options ")} <= ours, titles
-        if not words:
-            assert later[-2:] == [True, True]
-            assert ["--log-file" in part for part in parts[-2:]] == [False, True]
-            assert "--config-file" in parts[-2]
-            assert "--log-file" not in usage
-            assert not any("--config-file" in part for part in parts[:-2])
-
-
 def _page(command: str) -> str:
     pages = runpy.run_path(str(PAGES / "conf.py"))["man_pages"]
     (page,) = [page for page, name, *_rest in pages if name == command]
     path = PAGES / f"{page}.rst"
-    included = r"^\.\. include:: (\w+\.inc)$"
-    read = functools.partial(_included, path.parent)
-    return re.sub(included, read, path.read_text(), flags=re.MULTILINE)
-
-
-def _included(folder: pathlib.Path, match: re.Match[str]) -> str:
-    return (folder / match[1]).read_text()
+    included = re.compile(r"^\.\. include:: (\w+\.inc)$", re.MULTILINE)
+    return included.sub(lambda found: (path.parent / found[1]).read_text(), path.read_text())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_its_page_has_every_command_and_option(command: str, say: Say) -> None:
+def test_it_says_first_what_it_does_and_its_page_has_all_of_it(command: str, say: Say) -> None:
     page, options, commands = _page(command), set(), set()
     for words, text in _helps(say, command):
+        _assert_begins_with_what_it_does(command, words, text)
         commands |= set(words)
         own = text.partition("options of the log")[0]
         options |= set(re.findall(r"^  (?:-\w, |-\w \w+, )?(--[a-z][\w-]*)", own, re.MULTILINE))
@@ -105,3 +81,21 @@ def test_its_page_has_every_command_and_option(command: str, say: Say) -> None:
     named = set(re.findall(r"^ *``(--[a-z][\w-]*)", page, re.MULTILINE)) - {"--help"}
     assert named
     assert named - options == set()
+
+
+def _assert_begins_with_what_it_does(command: str, words: tuple[str, ...], text: str) -> None:
+    """In two lines; how to configure and to log is said last."""
+    usage, does, *parts = text.split("\n\n")
+    assert usage.startswith(f"usage: {command} ")
+    assert len(does.splitlines()) <= 2, (words, does)
+    titles = [part.partition(":")[0] for part in parts]
+    ours = {"options", "Commands", "positional arguments"}
+    later = [title.startswith("options ") for title in titles]
+    assert later == sorted(later)
+    assert {title for title in titles if not title.startswith("options ")} <= ours, titles
+    if not words:
+        assert later[-2:] == [True, True]
+        assert ["--log-file" in part for part in parts[-2:]] == [False, True]
+        assert "--config-file" in parts[-2]
+        assert "--log-file" not in usage
+        assert not any("--config-file" in part for part in parts[:-2])

@@ -61,16 +61,12 @@ def members() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_exists(page: pathlib.Path) -> None:
-    named = [path for text in literals(page) for path in _FILE.findall(text)]
-    assert [path for path in named if not any((base / path).exists() for base in _BASES)] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_function_exists(page: pathlib.Path, members: dict[str, set[str]]) -> None:
-    named = [text for text in literals(page) if not _NO_MEMBER.fullmatch(text)]
-    found = [match for text in named if (match := _MEMBER.fullmatch(text))]
-    assert [match[0] for match in found if match[2] not in members.get(match[1], ())] == []
+def test_every_file_and_function_exists(page: pathlib.Path, members: dict[str, set[str]]) -> None:
+    named = literals(page)
+    files = [path for text in named for path in _FILE.findall(text)]
+    assert [path for path in files if not any((base / path).exists() for base in _BASES)] == []
+    found = [_MEMBER.fullmatch(text) for text in named if not _NO_MEMBER.fullmatch(text)]
+    assert [each[0] for each in found if each and each[2] not in members.get(each[1], ())] == []
 
 
 def rooms() -> list[tuple[str, str]]:
