@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import pathlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from envoy_data_plane.envoy.extensions.filters.network.tcp_proxy.v3 import TcpPr
 from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import DownstreamTlsContext
 from google.protobuf import duration_pb2
 
-from cyborg.tests.standalone_site import HOST, TIMEOUT, Site, wait_for
+from cyborg.tests.standalone_site import TIMEOUT, Site, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -75,37 +75,12 @@ def test_what_envoy_does_not_know_is_refused(change: dict[str, Any]) -> None:
         Bootstrap.from_dict(whole)
 
 
-@pytest.fixture
-def serving(tmp_path: pathlib.Path) -> Iterator[Site]:
-    """A host with files for containers, a profile of two accelerators and one of too many."""
-    site = Site(tmp_path / "state", f"[agent]\ncdi_dir = {tmp_path}/cdi\n")
-    with site.serve():
-        site.prepare()
-        groups = [{"resources:FPGA": "99"}]
-        site.ask("POST", "/v2/device_profiles", [{"name": "many", "groups": groups}])
-        yield site
-
-
-def started(serving: Site, folder: pathlib.Path) -> subprocess.Popen[str]:
-    (folder / "bin").mkdir()
-    podman = folder / "bin" / "podman"
+def test_envoy_has_what_is_allocated_and_nothing_else(
+    serving: Site, start: Callable[..., subprocess.Popen[str]], tmp_path: pathlib.Path
+) -> None:
+    log, podman = tmp_path / "podman.log", tmp_path / "podman"
     podman.write_text(PODMAN)
     podman.chmod(0o755)
-    environment = {
-        "CYBORG": serving.url, "TOKEN": "admin", "HOST_NAME": HOST, "LEASE": "3",
-        "PODMAN_LOG": str(folder / "podman.log"), "PATH": f"{folder}/bin:{os.environ['PATH']}",
-        "NO_PROXY": "127.0.0.1",
-    }
-    return subprocess.Popen(
-        [str(EXAMPLES / "envoy.sh"), CONSUMER, "/srv/envoy", "many", "dp"],
-        env=os.environ | environment, text=True, stderr=subprocess.PIPE,
-    )
-
-
-def test_envoy_has_what_is_allocated_and_nothing_else(
-    serving: Site, tmp_path: pathlib.Path
-) -> None:
-    log = tmp_path / "podman.log"
 
     def names() -> list[str]:
         found = serving.ask("GET", "/v2/allocations", **HEADERS)["allocations"]
@@ -121,7 +96,8 @@ def test_envoy_has_what_is_allocated_and_nothing_else(
             if line.startswith("run")
         ]
 
-    process = started(serving, tmp_path)
+    own = {"LEASE": "3", "PODMAN_LOG": str(log), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    process = start("envoy.sh", CONSUMER, "/srv/envoy", "many", "dp", **own)
     try:
         wait_for("Envoy", runs)
         assert runs() == [[f"--device={name}" for name in names()]]

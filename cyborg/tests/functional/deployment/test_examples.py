@@ -3,53 +3,35 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from cyborg.tests.standalone_site import HOST, TIMEOUT, Site, wait_for
+from cyborg.tests.standalone_site import TIMEOUT, Site, wait_for
 
 pytestmark = pytest.mark.slow
 
 EXAMPLES = pathlib.Path(__file__).parents[4] / "examples"
 HEADERS = {"OpenStack-API-Version": "accelerator 2.4"}
 
-
-@pytest.fixture
-def serving(tmp_path: pathlib.Path) -> Iterator[Site]:
-    """A host, and profiles of two accelerators, of one, and of more than there are."""
-    site = Site(tmp_path / "state")
-    with site.serve():
-        site.prepare()
-        for name, number in (("one", 1), ("many", 99)):
-            groups = [{"resources:FPGA": str(number)}]
-            site.ask("POST", "/v2/device_profiles", [{"name": name, "groups": groups}])
-        yield site
+Start = Callable[..., subprocess.Popen[str]]
 
 
-def start(
-    site: Site, name: str, *arguments: str, lease: int = 60, host: str = HOST
-) -> subprocess.Popen[str]:
-    environment = {"CYBORG": site.url, "TOKEN": "admin", "HOST_NAME": host, "LEASE": str(lease)}
-    return subprocess.Popen(
-        [str(EXAMPLES / name), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | environment | {"NO_PROXY": "127.0.0.1"},
-    )
-
-
-def run(site: Site, name: str, *arguments: str) -> str:
+def ended(process: subprocess.Popen[str]) -> str:
     """What an example prints that ends well."""
-    process = start(site, name, *arguments)
     out, err = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, err
     return out.strip()
+
+
+def refused(process: subprocess.Popen[str]) -> str:
+    """Why an example does not end well."""
+    _, err = process.communicate(timeout=TIMEOUT)
+    assert process.returncode != 0
+    return err
 
 
 def allocations(site: Site) -> list[dict[str, Any]]:
@@ -57,18 +39,20 @@ def allocations(site: Site) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_batch_job_has_its_accelerator_as_long_as_it_runs(serving, tmp_path) -> None:
+def test_a_batch_job_has_its_accelerator_as_long_as_it_runs(
+    serving: Site, start: Start, tmp_path: pathlib.Path
+) -> None:
     look = tmp_path / "look"
     query = f"curl -s -H 'OpenStack-API-Version: accelerator 2.4' {serving.url}/v2/allocations"
-    printed = run(serving, "batch-job.sh", "dp", "sh", "-c", f"{query} >{look}; env")
+    printed = ended(start("batch-job.sh", "dp", "sh", "-c", f"{query} >{look}; env"))
     (devices,) = (line for line in printed.splitlines() if line.startswith("CYBORG_DEVICES="))
     assert devices.startswith("CYBORG_DEVICES=0000:0c:")
     assert '"Active"' in look.read_text()
     assert allocations(serving) == []
-    failing = start(serving, "batch-job.sh", "many", "true")
-    _, error = failing.communicate(timeout=TIMEOUT)
-    assert failing.returncode != 0
-    assert "There is no room" in error
+    assert "There is no room" in refused(start("batch-job.sh", "many", "true"))
+    # An address of a device means something else on every host.
+    elsewhere = refused(start("batch-job.sh", "dp", "true", HOST_NAME="host-2"))
+    assert "is on a host like host-2" in elsewhere
 
 
 def test_a_batch_job_says_what_it_takes() -> None:
@@ -78,10 +62,12 @@ def test_a_batch_job_says_what_it_takes() -> None:
     assert said.stderr == f"usage: {program} PROFILE COMMAND...\n"
 
 
-def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(serving, tmp_path) -> None:
+def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(
+    serving: Site, start: Start, tmp_path: pathlib.Path
+) -> None:
     begun = tmp_path / "begun"
     job = ("sh", "-c", f"touch {begun}; exec sleep 600")
-    process = start(serving, "batch-job.sh", "dp", *job, lease=3)
+    process = start("batch-job.sh", "dp", *job, LEASE="3")
     wait_for("the job", begun.exists)
     (found,) = allocations(serving)
     serving.ask("DELETE", f"/v2/allocations/{found['uuid']}", **HEADERS)
@@ -89,18 +75,12 @@ def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(serving, tmp_path)
     assert process.returncode == 128 + 9
 
 
-def test_what_another_host_has_is_not_taken(serving: Site, tmp_path: pathlib.Path) -> None:
-    """An address of a device means something else on every host."""
-    process = start(serving, "batch-job.sh", "dp", "true", host="host-2")
-    _, error = process.communicate(timeout=TIMEOUT)
-    assert process.returncode != 0
-    assert "is on a host like host-2" in error
-
-
-def test_a_proxy_finds_what_it_has_already(serving: Site, tmp_path: pathlib.Path) -> None:
+def test_a_proxy_finds_what_it_has_already(
+    serving: Site, start: Start, tmp_path: pathlib.Path
+) -> None:
     file = tmp_path / "tls.env"
     for _ in range(2):
-        run(serving, "tls-proxy.sh", "start", "dp", str(file))
+        ended(start("tls-proxy.sh", "start", "dp", str(file)))
         name, _, devices = file.read_text().strip().partition("=")
         assert name == "TLS_OFFLOAD_DEVICES"
         assert len(devices.split()) == 2
@@ -108,6 +88,6 @@ def test_a_proxy_finds_what_it_has_already(serving: Site, tmp_path: pathlib.Path
     assert (found["state"], found["lease_seconds"]) == ("Active", None)
     # Somebody else may have given it back.
     serving.ask("DELETE", f"/v2/allocations/{found['uuid']}", **HEADERS)
-    run(serving, "tls-proxy.sh", "stop", str(file))
+    ended(start("tls-proxy.sh", "stop", str(file)))
     assert allocations(serving) == []
     assert not file.exists()

@@ -32,8 +32,19 @@ def test_the_picture_is_of_what_it_prints() -> None:
     assert tool["draw"](printed) == tool["PICTURE"].read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-def test_nothing_outlives_its_terminal(tmp_path: pathlib.Path, number: signal.Signals) -> None:
+def assert_nothing_is_left(
+    process: subprocess.Popen[str], number: signal.Signals, folder: pathlib.Path
+) -> None:
+    """Of its processes and its files, after it got a signal."""
+    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert children
+    process.send_signal(number)
+    assert process.wait(PATIENCE) == 128 + number
+    assert [child for child in children if pathlib.Path("/proc", child).exists()] == []
+    assert list(folder.iterdir()) == []
+
+
+def test_nothing_outlives_its_terminal(tmp_path: pathlib.Path) -> None:
     # Whoever started the tests may have them ignore the end of a terminal.
     with subprocess.Popen(
         ["env", "--default-signal", sys.executable, str(PROGRAM)],
@@ -43,30 +54,24 @@ def test_nothing_outlives_its_terminal(tmp_path: pathlib.Path, number: signal.Si
     ) as process:
         try:
             assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("1. "):
-                    break
-            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-            assert children
-            process.send_signal(number)
-            assert process.wait(PATIENCE) == 128 + number
+            next(line for line in process.stdout if line.startswith("1. "))
+            assert_nothing_is_left(process, signal.SIGHUP, tmp_path)
         finally:
             process.kill()
-    assert [child for child in children.split() if pathlib.Path("/proc", child).exists()] == []
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_on_a_desktop_the_status_page_opens(tmp_path: pathlib.Path) -> None:
-    program = REPOSITORY / "tools" / "quickstart.py"
-    opened = tmp_path / "opened"
-    browser = tmp_path / "browser"
+    opened, browser, state = (tmp_path / name for name in ("opened", "browser", "state"))
+    state.mkdir()
     browser.write_text(f'#!/bin/sh\necho "$1" >{opened}\n')
     browser.chmod(0o755)
-    desktop = {"DISPLAY": ":0", "BROWSER": f"{browser} %s", "TMPDIR": str(tmp_path)}
+    desktop = {"DISPLAY": ":0", "BROWSER": f"{browser} %s", "TMPDIR": str(state)}
     ours, its = pty.openpty()
     environment = os.environ | desktop
     with (
-        subprocess.Popen([sys.executable, program], stdout=its, env=environment) as process,
+        subprocess.Popen(
+            [sys.executable, PROGRAM], stdout=its, text=True, env=environment
+        ) as process,
         os.fdopen(ours) as terminal,
     ):
         try:
@@ -75,8 +80,7 @@ def test_on_a_desktop_the_status_page_opens(tmp_path: pathlib.Path) -> None:
             url = line.rpartition(" ")[2].strip()
             answer = requests.get(url, headers={"Accept": "text/html"}, timeout=PATIENCE)
             assert answer.headers["Content-Type"].startswith("text/html")
-            process.terminate()
-            assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+            assert_nothing_is_left(process, signal.SIGTERM, state)
         finally:
             process.kill()
     assert opened.read_text().strip() == url
@@ -84,4 +88,4 @@ def test_on_a_desktop_the_status_page_opens(tmp_path: pathlib.Path) -> None:
 
 def test_without_a_terminal_nothing_opens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":0")
-    assert not runpy.run_path(str(REPOSITORY / "tools" / "quickstart.py"))["has_desktop"]()
+    assert not runpy.run_path(str(PROGRAM))["has_desktop"]()
