@@ -76,7 +76,7 @@ def devstack(tmp_path: pathlib.Path) -> Devstack:
     return Devstack(tmp_path)
 
 
-def test_all_phases_on_one_host(devstack: Devstack) -> None:
+def test_all_phases_on_one_host(devstack: Devstack, tmp_path: pathlib.Path) -> None:
     calls = devstack.run(*PHASES[:3])
 
     assert "setup_develop" in "\n".join(calls)
@@ -86,6 +86,7 @@ def test_all_phases_on_one_host(devstack: Devstack) -> None:
     )
     started = [call.split()[1] for call in calls if call.startswith("run_process")]
     assert started == ["cyborg-api", "cyborg-cond", "cyborg-agent"]
+    _assert_each_has_what_it_needs_and_no_more(devstack, tmp_path)
 
     ended = devstack.run(*PHASES[3:])
 
@@ -94,9 +95,7 @@ def test_all_phases_on_one_host(devstack: Devstack) -> None:
     assert not devstack.etc.exists()
 
 
-def test_controller_and_agent_have_what_they_need_and_no_more(devstack, tmp_path) -> None:
-    devstack.run(*PHASES[:2])
-
+def _assert_each_has_what_it_needs_and_no_more(devstack: Devstack, folder: pathlib.Path) -> None:
     controller = devstack.options("cyborg.conf")
     assert controller.api.public_endpoint == "http://192.0.2.1/accelerator"
     for group in ("placement", "nova"):
@@ -111,10 +110,10 @@ def test_controller_and_agent_have_what_they_need_and_no_more(devstack, tmp_path
     # Of other services it reads bitstreams only.
     assert [line for line in text.splitlines() if line in {"[placement]", "[nova]"}] == []
     assert agent.glance.auth_type == "password"
-    tables = sa.inspect(sa.create_engine(f"sqlite:///{tmp_path / 'cyborg.sqlite'}"))
+    tables = sa.inspect(sa.create_engine(f"sqlite:///{folder / 'cyborg.sqlite'}"))
     assert {"arqs", "devices", "work"} <= set(tables.get_table_names())
     for name in ("nova.conf", "nova-cpu.conf"):
-        assert "send_service_user_token = True" in (tmp_path / name).read_text()
+        assert "send_service_user_token = True" in (folder / name).read_text()
 
 
 def test_the_api_may_listen_by_itself(devstack: Devstack) -> None:

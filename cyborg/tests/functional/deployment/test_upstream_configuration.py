@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import configparser
 import pathlib
-from collections.abc import Iterable, Iterator
-from importlib import metadata
 
 import pytest
 import webob
@@ -17,7 +15,7 @@ from oslo_policy import opts as policy_opts
 from cyborg import conf as cyborg_conf
 from cyborg.api import app
 from cyborg.cmd import known_options, status
-from cyborg.conf import drivers, obsolete, privileged
+from cyborg.conf import obsolete
 from cyborg.peers import connection
 from cyborg.policy import rules
 from cyborg.tests.one_service import Service
@@ -27,43 +25,11 @@ pytestmark = pytest.mark.slow
 
 FILE = pathlib.Path(__file__).parents[2] / "data" / "upstream-cyborg.conf"
 
-#: Sections whose names are the operator's.
-OWN_SECTIONS = {"vgpu_nvidia-35": drivers.VGPU_TYPE_OPTS, "x710_static": drivers.NIC_TYPE_OPTS}
-
-LIBRARIES = (
-    "keystonemiddleware.auth_token",
-    "oslo.db",
-    "oslo.log",
-    "oslo.messaging",
-    "oslo.middleware",
-    "oslo.policy",
-)
-
-Listed = Iterable[tuple[str | None, Iterable[cfg.Opt]]]
-
 
 def options_of_the_file() -> set[tuple[str, str]]:
     parser = configparser.ConfigParser(interpolation=None, default_section="none")
     parser.read(FILE)
     return {(group, name) for group in parser.sections() for name in parser[group]}
-
-
-def known() -> Iterator[tuple[str, str]]:
-    """Every name under which an option is read, by us or by a library."""
-    password = ka_loading.get_auth_plugin_conf_options("password")
-    sources: list[Listed] = [
-        cyborg_conf.list_opts(),
-        OWN_SECTIONS.items(),
-        [(group, password) for group in ("glance", "keystone_authtoken", "nova", "placement")],
-        privileged.list_opts(),
-        *(metadata.entry_points(group="oslo.config.opts")[name].load()() for name in LIBRARIES),
-    ]
-    for source in sources:
-        for group, options in source:
-            for option in options:
-                yield str(group or "DEFAULT"), str(option.dest)
-                for earlier in option.deprecated_opts:
-                    yield earlier.group or str(group or "DEFAULT"), str(earlier.name)
 
 
 def obsolete_of_the_file() -> set[tuple[str, str]]:
@@ -82,12 +48,6 @@ def read(*files: pathlib.Path) -> cfg.ConfigOpts:
     named = [f"--config-file={file}" for file in files]
     conf(named, project="cyborg", default_config_files=[], default_config_dirs=[])
     return conf
-
-
-def test_every_option_is_read_or_known_to_mean_nothing() -> None:
-    # The group as a whole is said to mean nothing.
-    listed = {(group, name) for group, name in options_of_the_file() if group != "service_user"}
-    assert listed - set(known()) - obsolete_of_the_file() == set()
 
 
 def test_nothing_of_the_file_is_taken_for_mistyped() -> None:
