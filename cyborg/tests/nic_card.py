@@ -6,6 +6,10 @@ All but what a port enforces on its functions is the kernel's own, in real netwo
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import importlib
+import io
 import json
 import os
 import pathlib
@@ -15,6 +19,22 @@ import sys
 from typing import Any
 
 _REAL = "/usr/sbin/ip"
+_NEW_MOUNTS = 0x0002_0000
+
+
+def be_plugin(
+    devices: pathlib.Path, variables: dict[str, str], text: str, said: pathlib.Path
+) -> None:
+    """Be ``cyborg-cni`` in this process, which is a fork, where /sys has these devices."""
+    assert ctypes.CDLL(None).unshare(_NEW_MOUNTS) == 0
+    for words in (["--make-rprivate", "/"], ["--bind", str(devices), "/sys/bus/pci/devices"]):
+        subprocess.run(["/usr/bin/mount", *words], check=True)
+    os.environ.clear()
+    os.environ.update(variables)
+    sys.stdin = io.StringIO(text)
+    with said.open("w") as file, contextlib.redirect_stdout(file):
+        status = importlib.import_module("cyborg.cmd.cni").main([])
+    sys.exit(status)
 
 
 def ip(*words: str) -> str:
