@@ -17,11 +17,7 @@ Gate = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def gate(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Gate:
+def gate(request, monkeypatch, capsys) -> Gate:
     """Runs the gate that the module names, in a folder: its exit status, and what it says."""
     name = request.module.GATE
     main = runpy.run_path(str(REPOSITORY / "tools/gates" / name))["main"]

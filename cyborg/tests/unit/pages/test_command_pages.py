@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import pathlib
 import re
+import runpy
 import shlex
 
 import pytest
@@ -60,3 +62,8 @@ def test_the_reference_has_every_command() -> None:
     text = REFERENCE.read_text()
     for entry in importlib.metadata.entry_points(group=_OURS):
         assert f"openstack {entry.name.replace('_', ' ')}" in text
+
+
+def test_the_table_of_lists_is_that_of_the_api() -> None:
+    written = runpy.run_path(str(DOC.parents[1] / "tools" / "cli_table.py"))
+    assert json.loads(written["TABLE"].read_text()) == written["table"]()
