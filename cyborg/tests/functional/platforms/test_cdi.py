@@ -18,7 +18,6 @@ from cyborg.agent import cdi_files
 from cyborg.agent import service as agent_service
 from cyborg.drivers import base, pci
 from cyborg.handles import giving_up
-from cyborg.policy.context import RequestContext
 from cyborg.tests import cdi_schema
 from cyborg.tests.contract import cdi_rounds, passes
 from cyborg.tests.service import Site, until
@@ -36,14 +35,11 @@ def folder(conf: cfg.ConfigOpts, tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.fixture
-def soon(conf: cfg.ConfigOpts) -> None:
-    """The agent looks and reports every second."""
+def start(site: Site) -> Any:
+    """Starts a host that looks and reports every second."""
     for name in ("discovery_interval", "report_interval"):
-        conf.set_override(name, 1, group="agent")
+        site.conf.set_override(name, 1, group="agent")
 
-
-@pytest.fixture
-def start(site: Site, soon: None) -> Any:
     def starting(**options: object) -> Site:
         groups = [{"resources:FPGA": "1"}]
         site.call("POST", "/device_profiles", [{"name": "p", "groups": groups}])
@@ -88,9 +84,7 @@ def named(found: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("host_step", [False, True])
-def test_a_consumer_finds_its_device_and_nobody_finds_it_later(
-    start: Any, folder: pathlib.Path, *, host_step: bool
-) -> None:
+def test_a_consumer_finds_its_device_and_nobody_finds_it_later(start, folder, host_step) -> None:
     site = start(host_step=host_step)
     found = allocate(site)
     (accelerator,) = found["accelerators"]
@@ -121,9 +115,7 @@ def test_a_consumer_finds_its_device_and_nobody_finds_it_later(
     assert len(site.held()) == 1
 
 
-def test_what_is_in_use_already_gets_its_file(
-    start: Any, conf: cfg.ConfigOpts, tmp_path: pathlib.Path
-) -> None:
+def test_what_is_in_use_already_gets_its_file(start, conf, tmp_path) -> None:
     site = start()
     found = allocate(site)
     (accelerator,) = found["accelerators"]
@@ -134,9 +126,7 @@ def test_what_is_in_use_already_gets_its_file(
     assert devices(tmp_path / "late").keys() == named(shown(site, found["uuid"]))
 
 
-def test_after_a_reboot_nothing_of_before_is_left(
-    start: Any, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
+def test_after_a_reboot_nothing_of_before_is_left(start, folder, monkeypatch, tmp_path) -> None:
     site = start()
     found = allocate(site)
     (path,) = folder.glob("*.json")
@@ -159,9 +149,7 @@ def test_after_a_reboot_nothing_of_before_is_left(
 
 
 @pytest.mark.parametrize("gives_up", [False, True])
-def test_an_agent_that_dies_between_file_and_answer(
-    start: Any, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *, gives_up: bool
-) -> None:
+def test_an_agent_that_dies_between_file_and_answer(start, folder, monkeypatch, gives_up) -> None:
     site = start(host_step=True)
     site.conf.set_override("host_step_timeout", 1, group="conductor")
     written, write = threading.Event(), cdi_files.Folder.write
@@ -190,9 +178,7 @@ def test_an_agent_that_dies_between_file_and_answer(
         assert devices(folder).keys() == named(found)
 
 
-def test_a_forced_release_leaves_no_file(
-    start: Any, folder: pathlib.Path, ctx: RequestContext
-) -> None:
+def test_a_forced_release_leaves_no_file(start, folder, ctx) -> None:
     site = start(host_step=True, handles_per_device=1)
     found = allocate(site)
     (accelerator,) = found["accelerators"]
@@ -204,9 +190,7 @@ def test_a_forced_release_leaves_no_file(
     assert devices(folder).keys() == named(other)
 
 
-def test_the_next_holder_does_not_wait_for_the_comparison(
-    start: Any, folder: pathlib.Path, ctx: RequestContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_holder_does_not_wait_for_the_comparison(start, folder, ctx, monkeypatch) -> None:
     monkeypatch.setattr(rpc, "held_handles", lambda *_given: None)
     site = start(handles_per_device=1)
     found = allocate(site)
@@ -282,11 +266,13 @@ def edits(host: Any, address: str, driver: str = "pci_driver", **mdev: str) -> b
 
 
 def test_a_function_of_another_driver_has_the_nodes_of_that(simulate: Any) -> None:
-    cards = ["mi210", "mi210", "nvme-pm1733"]
-    host = simulate({"cards": cards})
+    """And not those of a function behind it, or before it."""
+    host = simulate({"cards": ["mi210", {"card": "mi210", "vfs": 2}, "nvme-pm1733"]})
     for number in range(2):
         found = edits(host, host.card("mi210", number))
         assert found.device_nodes == (f"/dev/dri/card{number}",)
+    (first, _second) = host.vfs(host.card("mi210", 1))
+    assert "/dev/dri/card1" not in edits(host, first).device_nodes
     found = edits(host, host.card("nvme-pm1733"))
     assert found.device_nodes[:2] == ("/dev/nvme0", "/dev/nvme0n1")
     # What is not there is given to nobody.
@@ -296,45 +282,43 @@ def test_a_function_of_another_driver_has_the_nodes_of_that(simulate: Any) -> No
         edits(host, host.card("mi210"), asked_type="x", vgpu_mark="x_0")
 
 
-#: What needs a node of the whole host, where the kernel shows that, and its name.
+#: Cards, and the nodes of the whole host that they need, by where the kernel shows those.
 BESIDE = [
-    ("mi210", "devices/virtual/kfd/kfd", "kfd"),
-    ("connectx6", "devices/virtual/misc/rdma_cm", "infiniband/rdma_cm"),
-    *(
-        ("ascend310", f"class/{name}/{name}", name)
-        for name in ("davinci_manager", "devmm_svm", "hisi_hdc")
+    ("mi210", {"devices/virtual/kfd/kfd": "kfd"}),
+    ("connectx6", {"devices/virtual/misc/rdma_cm": "infiniband/rdma_cm"}),
+    (
+        "ascend310",
+        {f"class/{name}/{name}": name for name in ("davinci_manager", "devmm_svm", "hisi_hdc")},
     ),
 ]
 
 
-@pytest.mark.parametrize(("card", "place", "name"), BESIDE)
-def test_nodes_of_the_whole_host_are_given_with_what_needs_them(
-    simulate: Any, card: str, place: str, name: str
-) -> None:
-    node = f"/dev/{name}"
+@pytest.mark.parametrize(("card", "shown_at"), BESIDE)
+def test_nodes_of_the_whole_host_are_given_with_what_needs_them(simulate, card, shown_at) -> None:
     host = simulate({"cards": [card, "nvme-pm1733"]})
+    address, other = host.card(card), host.card("nvme-pm1733")
     if card == "connectx6":
-        host.files.directory(f"{host.path(host.card(card))}/infiniband/mlx5_0")
-    assert node not in edits(host, host.card(card)).device_nodes
-    host.files.put(f"{place}/uevent", f"MAJOR=239\nMINOR=0\nDEVNAME={name}\n")
+        host.files.directory(f"{host.path(address)}/infiniband/mlx5_0")
+    for place, name in shown_at.items():
+        assert f"/dev/{name}" not in edits(host, address).device_nodes
+        host.files.put(f"{place}/uevent", f"MAJOR=239\nMINOR=0\nDEVNAME={name}\n")
 
-    assert node in edits(host, host.card(card)).device_nodes
-    assert node not in edits(host, host.card("nvme-pm1733")).device_nodes
+        assert f"/dev/{name}" in edits(host, address).device_nodes
+        assert f"/dev/{name}" not in edits(host, other).device_nodes
 
 
-@pytest.mark.parametrize("between", [".", "_"])
 @pytest.mark.parametrize("is_told", [True, False])
-def test_partitions_of_a_gpu_are_given_with_it(
-    simulate: Any, between: str, *, is_told: bool
-) -> None:
+def test_partitions_of_a_gpu_are_given_with_it(simulate: Any, *, is_told: bool) -> None:
     host = simulate({"cards": ["mi300x", *(["mi210"] if is_told else [])]})
     address = host.card("mi300x")
     _domain, bus, _rest = address.split(":")
-    for number in (1, 2):
-        place = f"devices/platform/amdgpu_xcp{between}{number}/drm/renderD{128 + number}"
+    # Kernels write the names in two ways.
+    for number, name in enumerate(("amdgpu_xcp.1", "amdgpu_xcp_2", "amdgpu_xcp_3"), 1):
+        place = f"devices/platform/{name}/drm/renderD{128 + number}"
         host.files.put(f"{place}/uevent", f"DEVNAME=dri/renderD{128 + number}\n")
-    # The second is another card's.
-    for number, location in enumerate((int(bus, 16) << 8, 9 << 13) if is_told else (), 1):
+    # The last is another card's.
+    locations = (int(bus, 16) << 8, 2 << 28 | int(bus, 16) << 8, 9 << 13)
+    for number, location in enumerate(locations if is_told else (), 1):
         host.files.put(
             f"devices/virtual/kfd/kfd/topology/nodes/{number}/properties",
             f"simd_count 40\nlocation_id {location}\ndomain 0\ndrm_render_minor {128 + number}\n",
@@ -342,7 +326,7 @@ def test_partitions_of_a_gpu_are_given_with_it(
 
     found = edits(host, address).device_nodes
 
-    more = ("/dev/dri/renderD129",) if is_told else ("/dev/dri/renderD129", "/dev/dri/renderD130")
+    more = [f"/dev/dri/renderD{128 + number}" for number in range(1, 3 if is_told else 4)]
     assert found == ("/dev/dri/card0", *more)
 
 
@@ -369,14 +353,6 @@ def test_a_function_that_vfio_has_is_reached_by_its_group_if_there_is_one(simula
     assert found.env == both
 
 
-def test_a_function_behind_another_is_not_given_with_it(simulate: Any) -> None:
-    host = simulate({"cards": [{"card": "mi210", "vfs": 2}]})
-    address = host.card("mi210")
-    (first, _second) = host.vfs(address)
-    assert edits(host, address).device_nodes == ("/dev/dri/card0",)
-    assert "/dev/dri/card0" not in edits(host, first).device_nodes
-
-
 def test_a_mediated_device_is_reached_by_its_group(simulate: Any) -> None:
     host = simulate({"cards": [{"card": "t4"}]})
     address = host.card("t4")
@@ -389,9 +365,7 @@ def test_a_mediated_device_is_reached_by_its_group(simulate: Any) -> None:
 
 
 @pytest.mark.parametrize("resets", [False, True])
-def test_only_what_the_driver_itself_needs_is_done_beside(
-    simulate_live: Any, tmp_path: pathlib.Path, *, resets: bool
-) -> None:
+def test_only_what_the_driver_itself_needs_is_done_beside(simulate_live, tmp_path, resets) -> None:
     bare = {"driver": "vfio-pci", "sriov": None, "module": None}
     host = simulate_live({"cards": [{"card": "qat-c62x", "reset_method": "flr", **bare}]})
     policy = "on" if resets else "off"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pathlib
 import re
 import uuid
 from collections.abc import Callable
@@ -30,11 +29,9 @@ from cyborg.inventory import nodes, query
 from cyborg.ironic import run, store
 from cyborg.ironic.store import Imported
 from cyborg.placement import audit
-from cyborg.policy import context
 from cyborg.tests import hosts
 from cyborg.tests.ironic_server import Ironic
 from cyborg.tests.killed_statement import KILLED, killed_at
-from cyborg.tests.service import Site
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -110,9 +107,7 @@ def test_the_inventory_of_a_node_becomes_devices(conf: cfg.ConfigOpts, ironic: I
 
 
 @pytest.mark.every_database
-def test_a_second_import_changes_what_has_changed_only(
-    conf: cfg.ConfigOpts, ironic: Ironic
-) -> None:
+def test_a_second_import_changes_what_has_changed_only(conf, ironic) -> None:
     import_all(conf)
     before, uuids = dump(), {place: each.uuid for place, each in shown().items()}
     assert all(each.new == each.changed == each.gone == 0 for each in import_all(conf).values())
@@ -148,9 +143,7 @@ def test_a_node_that_is_gone_loses_its_devices(conf: cfg.ConfigOpts, ironic: Iro
 @pytest.mark.parametrize(
     ("gone", "empty"), [({"bm-1", "bm-2"}, set()), ({"bm-1"}, {"bm-2"}), (set(), {"bm-1", "bm-2"})]
 )
-def test_an_ironic_that_has_lost_much_is_not_believed(
-    conf: cfg.ConfigOpts, ironic: Ironic, gone: set[str], empty: set[str]
-) -> None:
+def test_an_ironic_that_has_lost_much_is_not_believed(conf, ironic, gone, empty) -> None:
     """A node that is gone, and one whose inventory is, count alike."""
     import_all(conf)
     before = dump()
@@ -193,9 +186,7 @@ def test_a_node_that_fails_stays_and_hinders_no_other(conf: cfg.ConfigOpts, iron
         ([{"vendor_id": "0x10DE", "product_id": "0x20B5", "class": "X"}], "have no address"),
     ],
 )
-def test_what_a_ramdisk_sends_need_not_be_well_formed(
-    conf: cfg.ConfigOpts, ironic: Ironic, broken: object, note: str | None
-) -> None:
+def test_what_a_ramdisk_sends_need_not_be_well_formed(conf, ironic, broken, note) -> None:
     ironic.inventory("bm-1")["plugin_data"]["pci_devices"] = broken
     outcome = import_all(conf)["bm-1"]
     assert outcome.failure is None
@@ -205,9 +196,7 @@ def test_what_a_ramdisk_sends_need_not_be_well_formed(
     assert shown()["bm-1", T4].model == "NVIDIA Corporation Tesla T4"
 
 
-def test_disks_and_networks_count_if_their_driver_is_enabled(
-    conf: cfg.ConfigOpts, ironic: Ironic
-) -> None:
+def test_disks_and_networks_count_if_their_driver_is_enabled(conf, ironic) -> None:
     conf.set_override("enabled_drivers", ["intel_nic_driver", "pci_driver"], group="agent")
     spec = [json.dumps({"vendor_id": "144d", "resource_class": "CUSTOM_SSD", "type": "SSD"})]
     conf.set_override("device_spec", spec, group="pci")
@@ -217,9 +206,7 @@ def test_disks_and_networks_count_if_their_driver_is_enabled(
 
 
 @pytest.mark.every_database
-def test_an_import_that_is_killed_is_run_again(
-    conf: cfg.ConfigOpts, database: sa.Engine, ironic: Ironic
-) -> None:
+def test_an_import_that_is_killed_is_run_again(conf, database, ironic) -> None:
     import_all(conf)
     whole = contents()
     for statement in range(1, 14, 3):
@@ -260,9 +247,7 @@ def test_the_agent_of_a_host_takes_its_devices_over(conf: cfg.ConfigOpts, ironic
     assert store.known_hosts() == {}
 
 
-def test_a_host_that_gets_the_node_of_another_ends_what_ironic_knows_of_it(
-    conf: cfg.ConfigOpts, ironic: Ironic
-) -> None:
+def test_a_host_that_gets_the_node_of_another_ends_what_ironic_knows_of_it(conf, ironic) -> None:
     ironic.delete("bm-2")
     hosts.apply(hosts.card())
     with db.writer() as session:
@@ -274,9 +259,7 @@ def test_a_host_that_gets_the_node_of_another_ends_what_ironic_knows_of_it(
     assert import_all(conf)["host-1.example"].has_agent
 
 
-def test_a_node_with_the_name_of_an_agents_host_is_left_to_it(
-    conf: cfg.ConfigOpts, ironic: Ironic
-) -> None:
+def test_a_node_with_the_name_of_an_agents_host_is_left_to_it(conf, ironic) -> None:
     import_all(conf)
     hosts.apply(hosts.card())
     ironic.nodes[0]["name"] = "host-1"
@@ -376,9 +359,7 @@ def test_what_is_for_hosts_with_an_agent_is_refused(conf: cfg.ConfigOpts, ironic
 
 
 @pytest.mark.makes_up_rows
-def test_a_check_finds_what_a_host_without_agent_must_not_have(
-    conf: cfg.ConfigOpts, ironic: Ironic
-) -> None:
+def test_a_check_finds_what_a_host_without_agent_must_not_have(conf, ironic) -> None:
     import_all(conf)
     assert consistency.violations() == []
     with db.writer() as session:
@@ -386,9 +367,7 @@ def test_a_check_finds_what_a_host_without_agent_must_not_have(
     assert "bm-1 has no agent" in consistency.violations()[0].sentence
 
 
-def test_the_api_says_whose_facts_they_are(
-    conf: cfg.ConfigOpts, site: Site, ctx: context.RequestContext, ironic: Ironic
-) -> None:
+def test_the_api_says_whose_facts_they_are(conf, site, ctx, ironic) -> None:
     del ctx
     hosts.apply(hosts.card())
     import_all(conf)
@@ -408,9 +387,7 @@ def test_the_api_says_whose_facts_they_are(
 
 
 @pytest.fixture
-def run_command(
-    conf: cfg.ConfigOpts, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., int]:
+def run_command(conf, tmp_path, monkeypatch) -> Callable[..., int]:
     """Run ``cyborg-ironic`` as the configuration says."""
     file = tmp_path / "cyborg.conf"
 
@@ -426,9 +403,7 @@ def run_command(
     return run
 
 
-def test_the_command_says_what_has_become_of_each_node(
-    run_command: Callable[..., int], ironic: Ironic, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_has_become_of_each_node(run_command, ironic, capsys) -> None:
     assert run_command("import", "--dry-run") == 0
     assert "Nothing was written." in capsys.readouterr().out
     assert shown() == {}
@@ -448,13 +423,7 @@ def test_the_command_says_what_has_become_of_each_node(
     assert shown() == {}
 
 
-def test_an_inventory_may_come_from_a_file(
-    conf: cfg.ConfigOpts,
-    ironic: Ironic,
-    tmp_path: pathlib.Path,
-    run_command: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_inventory_may_come_from_a_file(conf, ironic, tmp_path, run_command, capsys) -> None:
     saved, bare, node = tmp_path / "saved.json", tmp_path / "bare.json", str(uuid.uuid4())
     saved.write_text(json.dumps(ironic.inventory("bm-1")))
     bare.write_text("[]")

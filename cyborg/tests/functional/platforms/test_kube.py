@@ -181,9 +181,7 @@ def test_a_slice_that_is_refused_leaves_the_pool_as_it_is(tainted: Node) -> None
     assert tainted.cluster.writes == writes
 
 
-def test_a_device_that_is_refused_is_left_out_until_it_is_another(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_device_that_is_refused_is_left_out_until_it_is_another(node, caplog) -> None:
     publisher = Publisher(Cluster(node.site.conf), NODE)
 
     def wanted(model: str) -> dict[str, Any]:
@@ -211,9 +209,7 @@ def test_a_device_that_is_refused_is_left_out_until_it_is_another(
     assert len(node.cluster.devices()) == 2
 
 
-def test_an_allocation_is_another_after_the_claim_got_other_devices(
-    tainted: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_allocation_is_another_after_the_claim_got_other_devices(tainted, monkeypatch) -> None:
     plugin = tainted.start()
     names = tainted.devices()
     claim = tainted.cluster.claim(names[0])
@@ -310,7 +306,7 @@ def test_processes_that_start_at_once_have_one_secret(tmp_path: pathlib.Path) ->
     assert found == {path.read_bytes()}
 
 
-def test_a_call_has_one_deadline(tainted: Node) -> None:
+def test_a_call_has_one_deadline_and_a_pod_keeps_what_is_being_given_up(tainted: Node) -> None:
     tainted.start()
     namespace, name, uid = tainted.cluster.claim(tainted.devices()[0])
     conf = tainted.site.conf
@@ -326,18 +322,12 @@ def test_a_call_has_one_deadline(tainted: Node) -> None:
     assert tainted.allocation(uid) is None
     own.unprepare(uid, call_for(5))
 
-
-def test_a_pod_that_comes_while_its_devices_are_given_up_keeps_them(tainted: Node) -> None:
-    tainted.start()
-    namespace, name, uid = tainted.cluster.claim(tainted.devices()[0])
-    conf = tainted.site.conf
-    own = resource_claims.ResourceClaims(conf, accelerators.KubeApi(conf), Cluster(conf))
     own.reserve(own._claim(namespace, name, uid, call_for(9)), call_for(9))
     giving_up = threading.Thread(target=own.give_up, args=(uid, call_for(30)))
     with own._alone(uid, time.monotonic() + 9):
         giving_up.start()
         until(lambda: own._freed._waiters)  # type: ignore[attr-defined]
-        # As prepare() says at its end.
+        # As prepare() says at its end, where the pod came meanwhile.
         own._early.discard(uid)
     giving_up.join(30)
     assert tainted.allocation(uid) is not None
@@ -373,9 +363,7 @@ def test_leases_are_renewed_as_long_as_there_are_claims(tainted: Node) -> None:
     tainted.site.call("DELETE", f"/allocations/{kept_uid}", version=VERSION)
 
 
-def test_a_lease_that_ended_while_nobody_looked_is_an_error(
-    tainted: Node, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lease_that_ended_while_nobody_looked_is_an_error(tainted, caplog) -> None:
     lost, starting = (
         tainted.cluster.claim(f"fpga-{uuid.UUID(int=number)}-0") for number in range(2)
     )
@@ -389,15 +377,6 @@ def test_a_lease_that_ended_while_nobody_looked_is_an_error(
     assert len(errors) == 1
     assert f"default/claim-{lost[2]} has no devices" in errors[0]
     assert starting[2] not in errors[0]
-
-
-def test_a_host_without_files_for_containers_says_so(node: Node) -> None:
-    node.site.conf.clear_override("cdi_dir", group="agent")
-    node.site.start()
-    node.taint()
-    plugin = node.start()
-    claim = node.cluster.claim(node.devices()[0])
-    assert "[agent] cdi_dir" in plugin.prepare(claim)[claim[2]].error
 
 
 @pytest.mark.parametrize(

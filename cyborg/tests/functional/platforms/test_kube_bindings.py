@@ -127,9 +127,7 @@ def test_a_card_with_one_program_is_programmed_for_its_claim(node: Node, start: 
     plugin.unprepare(claim)
 
 
-def test_a_cluster_without_conditions_has_it_programmed_when_the_pod_starts(
-    node: Node, start: Any
-) -> None:
+def test_a_cluster_without_conditions_has_it_programmed_when_the_pod_starts(node, start) -> None:
     node.cluster.drops = {"bindingConditions", "bindingFailureConditions", "bindsToNode"}
     card, plugin = start("dynamic")
     card.image(AES)

@@ -74,12 +74,7 @@ def card(letter: str, slots: int, **attributes: Any) -> base.Device:
     ],
 )  # fmt: skip
 def test_places_are_standard_attributes(
-    node: Node,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    slots: int,
-    attributes: dict[str, Any],
-    expected: dict[str, Any],
+    node, tmp_path, monkeypatch, slots, attributes, expected
 ) -> None:
     monkeypatch.setattr(pci, "DEVICES", str(tmp_path))
     target = "../../../devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0"
@@ -103,9 +98,7 @@ def test_what_is_no_place_is_none(info: dict[str, Any]) -> None:
     assert pci.root("../../etc") is None
 
 
-def test_what_there_is_no_room_for_is_said(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_there_is_no_room_for_is_said(node, caplog) -> None:
     caplog.set_level("INFO", "cyborg.kube")
     many = {f"fact_{number:02}": "x" for number in range(40)}
     (device,) = published(node, card("a", 1, numa_node=0, **many)).values()
@@ -204,6 +197,7 @@ def shares(count: int) -> base.Device:
 
 
 def test_shares_are_a_capacity_that_claims_have_some_of(node: Node) -> None:
+    """A claim has as many of them as Kubernetes says."""
     ((name, device),) = published(node, shares(3)).items()
     assert name.endswith("-0")
     assert device["allowMultipleAllocations"] is True
@@ -213,6 +207,13 @@ def test_shares_are_a_capacity_that_claims_have_some_of(node: Node) -> None:
     assert device["attributes"]["memory_mib"] == {"int": 81920}
     assert len(device["attributes"]) + len(device["capacity"]) <= 32
     assert node.cluster.counters() == {}
+
+    plugin = node.start()
+    # Without an agent no container is given them, but they are bound.
+    for amount, left, why in ((2, 1, "[agent] cdi_dir"), (1, 0, "[agent] cdi_dir"), (1, 0, "room")):
+        claim = node.cluster.claim(name, consumedCapacity={"shares": str(amount)}, shareID="a")
+        assert why in plugin.prepare(claim)[claim[2]].error
+        assert 3 - len(node.site.held()) == left
 
 
 def test_each_pass_shows_the_liveness_probe_that_it_goes_on(node: Node) -> None:
@@ -242,22 +243,10 @@ def test_a_card_of_which_one_form_is_held_is_closed_in_the_other(node: Node) -> 
     assert closed == [False, True]
 
 
-def test_each_share_is_a_device_where_kubernetes_knows_no_other_way(
-    node: Node, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_share_is_a_device_where_kubernetes_knows_no_other_way(node, caplog) -> None:
     node.cluster.drops = {"allowMultipleAllocations"}
     found = published(node, shares(3))
     assert len(found) == 3
     assert {str(each["capacity"]["accelerators"]) for each in found.values()} == {"{'value': '1'}"}
     assert list(node.cluster.counters().values()) == [3]
     assert "without DRAConsumableCapacity" in caplog.text
-
-
-def test_a_claim_has_as_many_shares_as_kubernetes_says(node: Node) -> None:
-    (name,) = published(node, shares(3))
-    plugin = node.start()
-    # Without an agent no container is given them, but they are bound.
-    for amount, left, why in ((2, 1, "[agent] cdi_dir"), (1, 0, "[agent] cdi_dir"), (1, 0, "room")):
-        claim = node.cluster.claim(name, consumedCapacity={"shares": str(amount)}, shareID="a")
-        assert why in plugin.prepare(claim)[claim[2]].error
-        assert 3 - len(node.site.held()) == left
