@@ -39,9 +39,7 @@ def allocations(site: Site) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_batch_job_has_its_accelerator_as_long_as_it_runs(
-    serving: Site, start: Start, tmp_path: pathlib.Path
-) -> None:
+def test_a_batch_job_has_its_accelerator_as_long_as_it_runs(serving, start, tmp_path) -> None:
     look = tmp_path / "look"
     query = f"curl -s -H 'OpenStack-API-Version: accelerator 2.4' {serving.url}/v2/allocations"
     printed = ended(start("batch-job.sh", "dp", "sh", "-c", f"{query} >{look}; env"))
@@ -62,9 +60,7 @@ def test_a_batch_job_says_what_it_takes() -> None:
     assert said.stderr == f"usage: {program} PROFILE COMMAND...\n"
 
 
-def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(
-    serving: Site, start: Start, tmp_path: pathlib.Path
-) -> None:
+def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(serving, start, tmp_path) -> None:
     begun = tmp_path / "begun"
     job = ("sh", "-c", f"touch {begun}; exec sleep 600")
     process = start("batch-job.sh", "dp", *job, LEASE="3")
@@ -75,9 +71,7 @@ def test_a_batch_job_ends_when_its_accelerator_is_not_its_own(
     assert process.returncode == 128 + 9
 
 
-def test_a_proxy_finds_what_it_has_already(
-    serving: Site, start: Start, tmp_path: pathlib.Path
-) -> None:
+def test_a_proxy_finds_what_it_has_already(serving, start, tmp_path) -> None:
     file = tmp_path / "tls.env"
     for _ in range(2):
         ended(start("tls-proxy.sh", "start", "dp", str(file)))

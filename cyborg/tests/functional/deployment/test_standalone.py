@@ -145,15 +145,16 @@ def test_a_directory_in_use_is_refused(serving: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "sentence"),
+    ("config", "hidden", "sentence"),
     [
-        ("[api]\nhost_ip = 0.0.0.0\n", "everybody who reaches 0.0.0.0 would be an administrator"),
-        ("[conductor]\npoll_interval = often\n", "poll_interval"),
-        ("no group\n", "cyborg.conf"),
+        ("[api]\nhost_ip = 0.0.0.0\n", [], "who reaches 0.0.0.0 would be an administrator"),
+        ("[conductor]\npoll_interval = often\n", [], "poll_interval"),
+        ("no group\n", [], "cyborg.conf"),
+        ("", ["placement"], "install Cyborg with its extra standalone"),
     ],
 )
-def test_it_does_not_start_with_a_bad_configuration(tmp_path, config, sentence) -> None:
-    assert sentence in refusal(Site(tmp_path, config))
+def test_it_does_not_start_without_what_it_needs(tmp_path, config, hidden, sentence) -> None:
+    assert sentence in refusal(Site(tmp_path, config), hidden=hidden)
 
 
 def test_a_port_in_use_is_refused(site: Site) -> None:
@@ -162,10 +163,6 @@ def test_a_port_in_use_is_refused(site: Site) -> None:
         other.listen()
         said = refusal(site, "--port", str(other.getsockname()[1]))
     assert "cannot listen on 127.0.0.1" in said
-
-
-def test_without_its_extra_it_says_what_to_install(site: Site) -> None:
-    assert "install Cyborg with its extra standalone" in refusal(site, hidden=["placement"])
 
 
 @pytest.mark.parametrize(
