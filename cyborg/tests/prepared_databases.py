@@ -13,7 +13,7 @@ import pathlib
 import shutil
 import time
 import uuid
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,11 +100,8 @@ class _Cleaner:
     def empty(self, connection: sa.Connection) -> None:
         """Close what a test has left open, as DROP DATABASE would, and delete its rows."""
         end = time.monotonic() + 60
-        while others := connection.exec_driver_sql(self.others).scalars().all():
+        while others := close_others(connection):
             assert time.monotonic() < end, others
-            for other in others:
-                with contextlib.suppress(sa.exc.OperationalError):
-                    connection.exec_driver_sql(self.close.format(other))
             time.sleep(0.01)
         there = set(sa.inspect(connection).get_table_names()) - {_REVISION}
         # Those that refer to others come first.
@@ -125,6 +122,16 @@ class _Cleaner:
     def shape_of(self, connection: sa.Connection) -> str:
         """The columns and indexes, and the revision that the database says."""
         return str([connection.exec_driver_sql(each).all() for each in (*self.shape, _SAID)])
+
+
+def close_others(connection: sa.Connection) -> Sequence[int]:
+    """Close the connections of others to this database; those that there were."""
+    cleaner = _CLEANERS[connection.dialect.name]
+    others = connection.exec_driver_sql(cleaner.others).scalars().all()
+    for other in others:
+        with contextlib.suppress(sa.exc.OperationalError):
+            connection.exec_driver_sql(cleaner.close.format(other))
+    return others
 
 
 _COLUMNS = (
@@ -152,7 +159,7 @@ _CLEANERS = {
     "postgresql": _Cleaner(
         others="SELECT pid FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid != pg_backend_pid()",
-        close="SELECT pg_terminate_backend({})",
+        close="SELECT pg_terminate_backend({}, 10000)",
         unbind="SELECT 'needs nothing'",
         counters="SELECT sequencename FROM pg_sequences WHERE last_value IS NOT NULL",
         restart="ALTER SEQUENCE {} RESTART",

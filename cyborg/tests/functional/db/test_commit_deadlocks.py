@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 
 from cyborg import db, work
 from cyborg.audits import consistency
@@ -19,10 +18,7 @@ from cyborg.common import errors
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.hosts import flags
-from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, servers
-from cyborg.tests.novasink import NovaSink
-from cyborg.tests.placement_server import PlacementServer
 
 pytestmark = [
     pytest.mark.services,
@@ -66,28 +62,21 @@ def commits(database: sa.Engine) -> Commits:
     return Commits(database)
 
 
+@db.retry
+def want() -> None:
+    with db.writer() as session:
+        work.want(session, work.BIND, ["instance"])
+
+
 def test_the_transaction_is_run_again(commits: Commits) -> None:
-    runs = []
-
-    @db.retry
-    def want() -> None:
-        with db.writer() as session:
-            runs.append(1)
-            work.want(session, work.BIND, ["instance"])
-
     commits.fails = lambda number: number <= 3
     want()
-    assert len(runs) == 4
+    assert commits.tried == 4
     with db.reader() as session:
         assert [row.wanted for row in session.scalars(sa.select(models.Work))] == [1]
 
 
 def test_who_always_loses_is_told_to_come_back(commits: Commits) -> None:
-    @db.retry
-    def want() -> None:
-        with db.writer() as session:
-            work.want(session, work.BIND, ["instance"])
-
     commits.fails = lambda number: True
     with pytest.raises(errors.ServiceUnavailable):
         want()
@@ -95,12 +84,7 @@ def test_who_always_loses_is_told_to_come_back(commits: Commits) -> None:
 
 
 def test_a_life_in_which_every_other_commit_fails(
-    commits: Commits,
-    conf: cfg.ConfigOpts,
-    ctx: context.RequestContext,
-    sink: NovaSink,
-    placement: PlacementServer,
-    root: str,
+    commits, conf, ctx, sink, placement, root
 ) -> None:
     commits.fails = lambda number: number % 2 == 1
     card = hosts.device("a", hosts.deployable(boots.NAME, cleans=True))

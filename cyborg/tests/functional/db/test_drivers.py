@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import pathlib
 import socket
 import ssl
 import struct
@@ -21,7 +20,6 @@ from oslo_db import exception as db_exc
 from cyborg import db
 from cyborg.common import errors
 from cyborg.db import connections, models
-from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts, servers, tls
 
 pytestmark = pytest.mark.services
@@ -45,9 +43,7 @@ def connect(conf: cfg.ConfigOpts, url: str) -> None:
 
 
 @on_drivers
-def test_a_life_of_a_server(
-    ctx: context.RequestContext, conf: cfg.ConfigOpts, database: sa.Engine, database_driver: str
-) -> None:
+def test_a_life_of_a_server(ctx, conf, database, database_driver) -> None:
     assert database.dialect.driver == database_driver
     hosts.apply(hosts.card("a"))
     instance, arqs = models.new_uuid(), boots.arqs(ctx)
@@ -106,9 +102,7 @@ def test_of_two_that_wait_for_each_other_one_is_run_again(database: sa.Engine) -
 
 
 @pytest.mark.parametrize("driver", ["mysqldb", "psycopg2"])
-def test_a_server_that_says_nothing_is_given_up(
-    conf: cfg.ConfigOpts, driver: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_says_nothing_is_given_up(conf, driver, monkeypatch) -> None:
     monkeypatch.setattr(connections, "CONNECT_SECONDS", 2)
     kind = "postgresql" if driver == "psycopg2" else "mysql"
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -176,14 +170,7 @@ def greeting_server(context: ssl.SSLContext | None) -> Iterator[tuple[int, list[
     ],
 )
 def test_a_server_is_believed_by_its_certificate(
-    conf: cfg.ConfigOpts,
-    tmp_path: pathlib.Path,
-    driver: str,
-    *,
-    trusted: bool,
-    names: tuple[str, ...],
-    speaks_tls: bool,
-    logs_in: bool,
+    conf, tmp_path, driver, trusted, names, speaks_tls, logs_in
 ) -> None:
     signs, other = tls.Authority(tmp_path), tls.Authority(tmp_path, "other.pem")
     context = signs.server_context(*names) if speaks_tls else None
@@ -197,9 +184,7 @@ def test_a_server_is_believed_by_its_certificate(
 
 
 @on_mysql
-def test_who_shows_a_certificate_logs_in_by_tls_only(
-    conf: cfg.ConfigOpts, tmp_path: pathlib.Path, driver: str
-) -> None:
+def test_who_shows_a_certificate_logs_in_by_tls_only(conf, tmp_path, driver) -> None:
     own = tls.Authority(tmp_path).client_file()
     with greeting_server(None) as (port, said):
         url = f"mysql+{driver}://user:secret@127.0.0.1:{port}/cyborg?ssl_cert={own}&ssl_key={own}"

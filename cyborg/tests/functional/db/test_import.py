@@ -51,9 +51,7 @@ pytestmark = pytest.mark.usefixtures("quiet_openstack")
 
 
 @pytest.fixture(params=["17"])
-def old(
-    request: pytest.FixtureRequest, database_kind: str, tmp_path: pathlib.Path
-) -> Iterator[sa.Engine]:
+def old(request, database_kind, tmp_path) -> Iterator[sa.Engine]:
     """A database as upstream leaves it; upstream has none but on MariaDB."""
     with contextlib.ExitStack() as stack:
         if database_kind == "mysql":
@@ -105,19 +103,42 @@ def read(query: Any) -> list[Any]:
 def identities() -> list[Any]:
     """What belongs to what, by uuids."""
     deployable, handle, arq = models.Deployable, models.AttachHandle, models.Arq
-    return [
-        sorted(read(sa.select(models.Device.uuid, models.Device.status))),
-        sorted(read(sa.select(deployable.uuid, deployable.name, deployable.rp_uuid))),
-        sorted(read(sa.select(handle.uuid, handle.missing))),
-        sorted(
-            read(
-                sa.select(arq.uuid, arq.state, handle.uuid).outerjoin(
-                    handle, handle.id == arq.attach_handle_id
-                )
-            )
-        ),
-        sorted(read(sa.select(models.ControlPath.uuid))),
-    ]
+    given = sa.select(handle.uuid).where(handle.id == arq.attach_handle_id).scalar_subquery()
+    wanted = (
+        (models.Device.uuid, models.Device.status),
+        (deployable.uuid, deployable.name, deployable.rp_uuid),
+        (handle.uuid, handle.missing),
+        (arq.uuid, arq.state, given),
+        (models.ControlPath.uuid,),
+    )
+    return [sorted(read(sa.select(*each))) for each in wanted]
+
+
+def held(engine: sa.Engine) -> tuple[set[tuple[str, ...]], set[str]]:
+    """Of the old book: each ARQ with its handle, and the handles that are in use."""
+    arqs = (
+        "SELECT a.uuid, a.state, a.instance_uuid, a.hostname, a.project_id, h.uuid, p.name FROM"
+        f" {ARQS} a LEFT JOIN attach_handles h ON h.id = a.attach_handle_id"
+        " JOIN device_profiles p ON p.id = a.device_profile_id"
+    )
+    with engine.connect() as connection:
+        found = {tuple(row) for row in connection.execute(sa.text(arqs))}
+        used = connection.scalars(sa.text("SELECT uuid FROM attach_handles WHERE in_use"))
+        return found, set(used)
+
+
+def held_here() -> set[tuple[str, ...]]:
+    """Here each ARQ that has a handle, as the old book has it."""
+    arq, handle = models.Arq, models.AttachHandle
+    columns = (
+        *(arq.uuid, arq.state, arq.consumer_uuid, arq.hostname, arq.project_id, handle.uuid),
+        arq.device_profile_name,
+    )
+    return set(read(sa.select(*columns).join(handle, handle.id == arq.attach_handle_id)))
+
+
+def bound_of(engine: sa.Engine) -> set[tuple[str, ...]]:
+    return {row for row in held(engine)[0] if row[1] == models.BOUND}
 
 
 @pytest.mark.every_database
@@ -147,27 +168,8 @@ def test_everything_arrives(old: sa.Engine, conf: cfg.ConfigOpts) -> None:
     )
     assert "maintaining" in {status for *_, status in placed}
 
-    arq, handle = models.Arq, models.AttachHandle
-    given = {row["id"]: row["uuid"] for row in ROWS["attach_handles"]}
-    profiles = {row["id"]: row["name"] for row in ROWS["device_profiles"]}
-    bound = read(
-        sa.select(
-            arq.uuid, arq.project_id, arq.device_profile_name, arq.consumer_uuid, handle.uuid
-        )
-        .join(handle, handle.id == arq.attach_handle_id)
-        .where(arq.state == models.BOUND)
-    )
-    assert sorted(bound) == sorted(
-        (
-            row["uuid"],
-            row["project_id"],
-            profiles[row["device_profile_id"]],
-            row["instance_uuid"],
-            given[row["attach_handle_id"]],
-        )
-        for row in ROWS[ARQS]
-        if row["state"] == "Bound"
-    )
+    arq = models.Arq
+    assert held_here() == bound_of(old)
     states = collections.Counter(state for (state,) in read(sa.select(arq.state)))
     assert states == {"Bound": 8, "Initial": 2, "BindFailed": 1, "Unbound": 1}
     assert ["BindStarted" in note for note in report.findings.notes] == [True]
@@ -240,21 +242,8 @@ def test_of_a_thousand_none_is_lost(old: sa.Engine, database: sa.Engine) -> None
     report = import_all(old)
     assert time.monotonic() - start < 60
     assert report.kinds["ARQs"][0] == 1000 + len(ROWS[ARQS])
-    with old.connect() as connection:
-        given = connection.execute(
-            sa.text(
-                "SELECT a.uuid, h.uuid, a.instance_uuid FROM extended_accelerator_requests a"
-                " JOIN attach_handles h ON h.id = a.attach_handle_id WHERE a.state = 'Bound'"
-            )
-        ).all()
-    arq, handle = models.Arq, models.AttachHandle
-    here = read(
-        sa.select(arq.uuid, handle.uuid, arq.consumer_uuid)
-        .join(handle, handle.id == arq.attach_handle_id)
-        .where(arq.state == models.BOUND)
-    )
-    assert sorted(here) == sorted(tuple(row) for row in given)
-    assert len(here) == 1008
+    assert held_here() == bound_of(old)
+    assert len(held_here()) == 1008
 
 
 def command(
@@ -268,13 +257,7 @@ def command(
 
 
 @pytest.mark.usefixtures("database")
-def test_a_dry_run_reports_and_writes_nothing(
-    old: sa.Engine,
-    conf: cfg.ConfigOpts,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_dry_run_reports_and_writes_nothing(old, conf, tmp_path, monkeypatch, capsys) -> None:
     before = dump()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     # The URL may be that of an old file.
@@ -289,69 +272,43 @@ def test_a_dry_run_reports_and_writes_nothing(
     assert said.endswith("Nothing was written.\n")
 
 
-BOUND = next(row for row in ROWS[ARQS] if row["state"] == "Bound")
-OTHER = [row for row in ROWS[ARQS] if row["state"] == "Bound"][1]
+BOUND, OTHER, *_ = (row for row in ROWS[ARQS] if row["state"] == "Bound")
 NEW = "0a0b0c0d-0000-4000-8000-000000000000"
+NAMED = f"ARQ {BOUND['uuid']}"
 
 
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (
-            f"UPDATE {ARQS} SET attach_handle_id = 1 WHERE id = {OTHER['id']}",
-            f"is held by several ARQs: {BOUND['uuid']}, {OTHER['uuid']}. Delete the servers",
-        ),
-        (
-            f"UPDATE {ARQS} SET attach_handle_id = NULL WHERE id = {BOUND['id']}",
-            f"ARQ {BOUND['uuid']} is Bound and has no attach handle. Delete it",
-        ),
-        (
-            f"UPDATE {ARQS} SET device_rp_uuid = '{NEW}' WHERE id = {BOUND['id']}",
-            f"ARQ {BOUND['uuid']} is Bound to provider {NEW} and has a handle of another",
-        ),
-        (
-            f"UPDATE {ARQS} SET instance_uuid = 'x' WHERE id = {BOUND['id']}",
-            f"ARQ {BOUND['uuid']} has the instance_uuid 'x'",
-        ),
-        (
-            f"UPDATE {ARQS} SET device_profile_group_id = 7 WHERE id = {BOUND['id']}",
-            f"ARQ {BOUND['uuid']} is of group 7 of device profile fpga, which has 1",
-        ),
-        (
-            "UPDATE device_profiles SET profile_json = '{' WHERE name = 'fpga'",
-            "Device profile fpga has groups that cannot be read. Correct its profile_json",
-        ),
-        (
-            """UPDATE device_profiles SET profile_json = '{"groups":[{"resources:FPGA":"-1"}]}'""",
-            "Device profile fpga asks for less than nothing of FPGA",
-        ),
-        (
-            f"UPDATE deployables SET name = '{T4}' WHERE id = 4",
-            f"has the name of {ROWS['deployables'][2]['uuid']}. Delete one",
-        ),
-        (
-            f"UPDATE controlpath_ids SET cpid_info = '{T4_PATH['cpid_info']}' WHERE device_id = 4",
-            f"has the address 0000:3b:00.0 of {ROWS['devices'][2]['uuid']}. Delete one",
-        ),
-        (
-            "DELETE FROM controlpath_ids WHERE device_id = 1",
-            "has no control paths, and ARQs have its handles",
-        ),
-        ("UPDATE alembic_version SET version_num = 'x'", "The database to import is at revision x"),
+        (f"{ARQS} SET attach_handle_id = 1 WHERE id = {OTHER['id']}",
+         f"is held by several ARQs: {BOUND['uuid']}, {OTHER['uuid']}. Delete the servers"),
+        (f"{ARQS} SET attach_handle_id = NULL WHERE id = {BOUND['id']}",
+         f"{NAMED} is Bound and has no attach handle. Delete it"),
+        (f"{ARQS} SET device_rp_uuid = '{NEW}' WHERE id = {BOUND['id']}",
+         f"{NAMED} is Bound to provider {NEW} and has a handle of another"),
+        (f"{ARQS} SET instance_uuid = 'x' WHERE id = {BOUND['id']}",
+         f"{NAMED} has the instance_uuid 'x'"),
+        (f"{ARQS} SET device_profile_group_id = 7 WHERE id = {BOUND['id']}",
+         f"{NAMED} is of group 7 of device profile fpga, which has 1"),
+        ("device_profiles SET profile_json = '{' WHERE name = 'fpga'",
+         "Device profile fpga has groups that cannot be read. Correct its profile_json"),
+        ("""device_profiles SET profile_json = '{"groups":[{"resources:FPGA":"-1"}]}'""",
+         "Device profile fpga asks for less than nothing of FPGA"),
+        (f"deployables SET name = '{T4}' WHERE id = 4",
+         f"has the name of {ROWS['deployables'][2]['uuid']}. Delete one"),
+        (f"controlpath_ids SET cpid_info = '{T4_PATH['cpid_info']}' WHERE device_id = 4",
+         f"has the address 0000:3b:00.0 of {ROWS['devices'][2]['uuid']}. Delete one"),
+        ("controlpath_ids SET device_id = 99 WHERE device_id = 1",
+         "has no control paths, and ARQs have its handles"),
+        ("alembic_version SET version_num = 'x'", "The database to import is at revision x"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_refused_by_name(
-    old: sa.Engine,
-    conf: cfg.ConfigOpts,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    change: str,
-    sentence: str,
+    old, conf, tmp_path, monkeypatch, capsys, change, sentence
 ) -> None:
     with old.begin() as connection:
-        connection.exec_driver_sql(change)
+        connection.exec_driver_sql(f"UPDATE {change}")
     before = dump()
     with pytest.raises(SystemExit) as ended:
         command(conf, tmp_path, monkeypatch, "--from", url_of(old))
@@ -465,9 +422,7 @@ def report_all(placement: PlacementServer, gpus: passes.Pass) -> None:
         db.delete(session, models.Work, models.Work.kind == work.PLACEMENT)
 
 
-def test_the_first_reports_meet_what_was_imported(
-    old: sa.Engine, database: sa.Engine, placement: PlacementServer, gpus: passes.Pass
-) -> None:
+def test_the_first_reports_meet_what_was_imported(old, database, placement, gpus) -> None:
     make_placement(placement)
     import_all(old)
     before = identities()
@@ -493,9 +448,7 @@ def test_the_first_reports_meet_what_was_imported(
     assert consistency.withheld() == []
 
 
-def test_what_no_imported_arq_explains_is_withheld(
-    old: sa.Engine, database: sa.Engine, placement: PlacementServer, gpus: passes.Pass
-) -> None:
+def test_what_no_imported_arq_explains_is_withheld(old, database, placement, gpus) -> None:
     make_placement(placement)
     fakes = ROWS["deployables"][:2]
     guest = models.new_uuid()
@@ -552,27 +505,12 @@ def follow_the_way_back(tmp_path: pathlib.Path, old: sa.Engine, new: sa.engine.U
     return printed
 
 
-def held(engine: sa.Engine) -> tuple[set[tuple[str, ...]], set[str]]:
-    """Of the old book: each ARQ with its handle, and the handles that are in use."""
-    arqs = (
-        "SELECT a.uuid, a.state, a.instance_uuid, a.hostname, a.project_id, h.uuid, p.name FROM"
-        f" {ARQS} a LEFT JOIN attach_handles h ON h.id = a.attach_handle_id"
-        " JOIN device_profiles p ON p.id = a.device_profile_id"
-    )
-    with engine.connect() as connection:
-        found = {tuple(row) for row in connection.execute(sa.text(arqs))}
-        used = connection.scalars(sa.text("SELECT uuid FROM attach_handles WHERE in_use"))
-        return found, set(used)
-
-
 @pytest.mark.services
 @pytest.mark.usefixtures("database")
 @pytest.mark.makes_up_rows
 @pytest.mark.parametrize("database_kind", ["mysql"], indirect=True)
 @pytest.mark.parametrize("old", ["17", "15"], indirect=True)
-def test_the_way_back_writes_what_happened_here(
-    old: sa.Engine, database: sa.Engine, tmp_path: pathlib.Path
-) -> None:
+def test_the_way_back_writes_what_happened_here(old, database, tmp_path) -> None:
     """Deleted here, on another handle since, and booted here with a profile made here."""
     import_all(old)
     arq, handle = models.Arq, models.AttachHandle
@@ -594,11 +532,7 @@ def test_the_way_back_writes_what_happened_here(
             )
         )  # fmt: skip
         session.delete(gone)
-    columns = (
-        *(arq.uuid, arq.state, arq.consumer_uuid, arq.hostname, arq.project_id, handle.uuid),
-        arq.device_profile_name,
-    )
-    ours = set(read(sa.select(*columns).join(handle, handle.id == arq.attach_handle_id)))
+    ours = held_here()
 
     for _ in range(2):
         assert follow_the_way_back(tmp_path, old, database.url) == ["", "", ""]
@@ -615,9 +549,7 @@ def test_the_way_back_writes_what_happened_here(
 @pytest.mark.usefixtures("database")
 @pytest.mark.makes_up_rows
 @pytest.mark.parametrize("database_kind", ["mysql"], indirect=True)
-def test_the_way_back_says_what_the_old_book_does_not_know(
-    old: sa.Engine, database: sa.Engine, tmp_path: pathlib.Path
-) -> None:
+def test_the_way_back_says_what_the_old_book_does_not_know(old, database, tmp_path) -> None:
     """A device that is new here, and what holds a handle without a server."""
     import_all(old)
     before = held(old)

@@ -289,9 +289,7 @@ def test_it_is_killed_again_and_again(database_kind: str, tmp_path: pathlib.Path
 
 
 @pytest.mark.every_database
-def test_those_who_come_at_once_wait_for_each_other(
-    empty: sa.Engine, database_url: str, tmp_path: pathlib.Path
-) -> None:
+def test_those_who_come_at_once_wait_for_each_other(empty, database_url, tmp_path) -> None:
     with contextlib.ExitStack() as stack, futures.ThreadPoolExecutor() as pool:
         logs = (tmp_path / f"{number}.log" for number in range(3))
         three = [stack.enter_context(Upgrades(database_url, log)) for log in logs]
@@ -472,9 +470,7 @@ def agents(conf: cfg.ConfigOpts) -> Iterator[dict[str, Agent]]:
             each.stop()
 
 
-def test_each_release_reads_the_messages_of_the_other(
-    conf: cfg.ConfigOpts, agents: dict[str, Agent]
-) -> None:
+def test_each_release_reads_the_messages_of_the_other(conf, agents) -> None:
     """What it does not know is ignored, and what it is not told has a default."""
     for host in agents:
         for step in (STEP, dataclasses.replace(NEXT_STEP, colour="blue")):
@@ -484,9 +480,7 @@ def test_each_release_reads_the_messages_of_the_other(
 
 
 @pytest.mark.parametrize("pin", [None, NEXT, rpc.VERSION])
-def test_what_only_the_next_release_can_do_is_refused_by_this_one(
-    conf: cfg.ConfigOpts, agents: dict[str, Agent], pin: str | None
-) -> None:
+def test_what_only_the_next_release_can_do_is_refused_by_this_one(conf, agents, pin) -> None:
     url = messaging.TransportURL.parse(conf)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cyborg.rpc.version.VERSION", NEXT)
@@ -512,9 +506,7 @@ def test_what_is_not_sent_for_its_version_has_written_nothing(conf: cfg.ConfigOp
     assert not caught.value.written
 
 
-def test_pins_are_to_be_removed_when_all_are_upgraded(
-    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pins_are_to_be_removed_when_all_are_upgraded(conf, monkeypatch) -> None:
     conf.set_override("conductor", rpc.VERSION, group="upgrade_levels")
     checks = upgrade_checks.Checks(conf)
     assert checks.rpc_pins().code == upgrade_checks.SUCCESS
@@ -524,9 +516,7 @@ def test_pins_are_to_be_removed_when_all_are_upgraded(
     assert "[upgrade_levels] conductor = 2.0" in str(found.details)
 
 
-def test_a_report_is_read_again_by_a_release_that_derives_more_from_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_report_is_read_again_by_a_release_that_derives_more_from_it(monkeypatch) -> None:
     before = full_payloads.report().digest()
     monkeypatch.setattr(payloads, "_DERIVED", payloads._DERIVED + 1)
     assert full_payloads.report().digest() != before

@@ -8,7 +8,6 @@ from typing import Any
 import pymysql
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 
 from cyborg import db, profiles, work
 from cyborg.arqs import binding, service
@@ -16,9 +15,7 @@ from cyborg.db import models, round_trips
 from cyborg.handles import release
 from cyborg.inventory import report
 from cyborg.inventory.apply import provider_uuid
-from cyborg.policy import context
-from cyborg.tests import boots, engine, hosts, servers
-from cyborg.tests.novasink import NovaSink
+from cyborg.tests import boots, engine, hosts, prepared_databases, servers
 
 pytestmark = pytest.mark.services
 
@@ -67,9 +64,7 @@ def test_a_writer_takes_its_statements_and_one_commit(database: sa.Engine) -> No
 
 
 @on_mysql
-def test_a_connection_that_rested_is_pinged(
-    database: sa.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_that_rested_is_pinged(database, monkeypatch) -> None:
     monkeypatch.setattr(round_trips, "FRESH", 0.0)
     before = counters()
     write("one")
@@ -93,33 +88,15 @@ def test_the_connection_that_was_used_last_is_used_next(database: sa.Engine) -> 
 
 def close_all(database: sa.Engine) -> None:
     """Let the server close every connection of the pool to this database."""
-    mysql = database.dialect.name != "postgresql"
-    own, name, kill, table = (
-        ("CONNECTION_ID()", "DATABASE()", "KILL {}", "information_schema.processlist")
-        if mysql
-        else (
-            "pg_backend_pid()",
-            "current_database()",
-            "SELECT pg_terminate_backend({}, 10000)",
-            "pg_stat_activity",
-        )
-    )
-    number, place = ("id", "db") if mysql else ("pid", "datname")
     killer = sa.create_engine(database.url, isolation_level="AUTOCOMMIT")
     with killer.connect() as connection:
-        query = f"SELECT {number} FROM {table} WHERE {place} = {name} AND {number} != {own}"
-        found = list(connection.exec_driver_sql(query).scalars())
-        assert found
-        for each in found:
-            connection.exec_driver_sql(kill.format(each))
+        assert prepared_databases.close_others(connection)
     killer.dispose()
 
 
 @on_drivers
 @pytest.mark.parametrize("fresh", [0.0, 3600.0])
-def test_a_connection_that_the_server_closed_is_replaced(
-    database: sa.Engine, monkeypatch: pytest.MonkeyPatch, fresh: float
-) -> None:
+def test_a_connection_that_the_server_closed_is_replaced(database, monkeypatch, fresh) -> None:
     monkeypatch.setattr(round_trips, "FRESH", fresh)
     write("one")
     close_all(database)
@@ -165,9 +142,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @on_pymysql
-def test_an_unchanged_report_takes_one_round_trip(
-    database: sa.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unchanged_report_takes_one_round_trip(database, monkeypatch) -> None:
     first, again = (hosts.report(hosts.card("a"), order=(1, number)) for number in (1, 2))
     report.apply_report(first)
     commands = noted(monkeypatch)
@@ -178,13 +153,7 @@ def test_an_unchanged_report_takes_one_round_trip(
 @on_pymysql
 @pytest.mark.parametrize(("count", "budget"), [(1, 26), (4, 32)])
 def test_the_budget_of_a_boot_in_round_trips(
-    ctx: context.RequestContext,
-    conf: cfg.ConfigOpts,
-    sink: NovaSink,
-    database: sa.Engine,
-    monkeypatch: pytest.MonkeyPatch,
-    count: int,
-    budget: int,
+    ctx, conf, sink, database, monkeypatch, count, budget
 ) -> None:
     """All that API and conductor send for accelerators, from their request to their deletion.
 

@@ -33,9 +33,7 @@ def test_every_connection_to_sqlite_is_safe(database: sa.Engine) -> None:
     assert pragmas == {"journal_mode": "wal", "foreign_keys": 1, "busy_timeout": 30_000}
 
 
-def test_a_writer_on_sqlite_locks_before_it_reads(
-    database: sa.Engine, conf: cfg.ConfigOpts
-) -> None:
+def test_a_writer_on_sqlite_locks_before_it_reads(database: sa.Engine) -> None:
     begun: list[str] = []
 
     def note(_conn: object, _cursor: object, statement: str, *_rest: object) -> None:
