@@ -7,6 +7,7 @@ There is no init system in it: ``data/tools/systemctl`` starts what units say. N
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pathlib
 import re
@@ -23,19 +24,30 @@ PAGES = REPOSITORY / "doc" / "source"
 #: The folders that an installation writes to.
 _WRITTEN = ("/etc", "/opt", "/run", "/var/lib", "/var/log", str(REPOSITORY))
 
-#: Above a folder lies one of the machine's own; $1 is where those are.
+#: Above a folder lies one of the machine's own; $1 is where those are, and $2 what /opt/cyborg has.
 _MOUNT = r"""
 set -e
+overlay() {
+    mkdir -p "$3/upper" "$3/work" "$1"
+    mount -t overlay overlay -o "lowerdir=$2,upperdir=$3/upper,workdir=$3/work" "$1"
+}
 mount -t tmpfs tmpfs "$1"
-for folder in "${@:2}"; do
-    mkdir -p "$1$folder/upper" "$1$folder/work"
-    mount -t overlay overlay -o "lowerdir=$folder,upperdir=$1$folder/upper,workdir=$1$folder/work" \
-        "$folder"
+for folder in "${@:3}"; do
+    overlay "$folder" "$folder" "$1$folder"
 done
 # What this machine has of Cyborg is not there.
 rm -rf /etc/cyborg /opt/cyborg /var/lib/cyborg /var/log/cyborg
+[ -z "$2" ] || overlay /opt/cyborg "$2" "$1/given"
 echo ready
 exec sleep infinity
+"""
+
+#: What the project's wheel requires, without the project.
+_REQUIRED = """
+python3 -m venv /opt/cyborg
+/opt/cyborg/bin/pip wheel --no-deps --wheel-dir /opt/project .
+/opt/cyborg/bin/pip install /opt/project/*.whl
+/opt/cyborg/bin/pip uninstall --yes openstack-cyborg
 """
 
 _BLOCK = re.compile(r"^\.\. code-block:: bash\n\n((?:   .*\n|\n)+)", re.MULTILINE)
@@ -53,11 +65,36 @@ def sections(page: str) -> dict[str, list[str]]:
     }
 
 
+def required(folder: pathlib.Path) -> pathlib.Path:
+    """What ``/opt/cyborg`` has where all is installed that the project requires, and no more.
+
+    To install that takes most of the time of an installation: the machines of a run share one.
+    """
+    made, new = folder / "required", folder / "required.new"
+    with (folder / "required.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            first = Machine(folder / "first", {}, {})
+            try:
+                first.run(f"{_REQUIRED}cp --archive /opt/cyborg {new}")
+            finally:
+                first.stop()
+            new.rename(made)
+    return made
+
+
 class Machine:
-    """One machine; ``programs`` are commands of its own, by name, as shell scripts."""
+    """One machine; ``programs`` are commands of its own, by name, as shell scripts.
+
+    Its ``/opt/cyborg`` begins as ``given``, if it is not None.
+    """
 
     def __init__(
-        self, folder: pathlib.Path, programs: Mapping[str, str], variables: Mapping[str, str]
+        self,
+        folder: pathlib.Path,
+        programs: Mapping[str, str],
+        variables: Mapping[str, str],
+        given: pathlib.Path | None = None,
     ) -> None:
         self._folder = folder
         for name in ("bin", "files", "pids", "logs"):
@@ -73,9 +110,8 @@ class Machine:
         lines = [f"export {name}='{value}'" for name, value in {**own, **variables}.items()]
         self._shell.write_text("\n".join([*lines, f'export PATH="{folder}/bin:$PATH"\n']))
         command = ["unshare", "--mount", "--propagation", "private", "bash", "-c", _MOUNT, "mount"]
-        self._anchor = subprocess.Popen(
-            [*command, str(folder / "files"), *_WRITTEN], stdout=subprocess.PIPE, text=True
-        )
+        command += [str(folder / "files"), str(given or ""), *_WRITTEN]
+        self._anchor = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._anchor.stdout is not None
         assert self._anchor.stdout.readline() == "ready\n"
 

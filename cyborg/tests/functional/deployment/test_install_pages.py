@@ -170,14 +170,21 @@ def rabbitmqctl(unique: str, host: str) -> Iterator[str]:
             servers.rabbitmqctl(*words)
 
 
+@pytest.fixture
+def required(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """What each machine has before, which all processes of a run share."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a machine to install on")
+    folder = tmp_path_factory.getbasetemp()
+    return bare_machine.required(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
+
+
 Make = Callable[[str], Machine]
 
 
 @pytest.fixture
-def make(cloud_keystone, mariadb, rabbitmqctl, tmp_path) -> Iterator[Make]:
+def make(required, cloud_keystone, mariadb, rabbitmqctl, tmp_path) -> Iterator[Make]:
     """Makes machines with a shell of the cloud's administrator."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a machine to install on")
     credentials = {
         "OS_AUTH_URL": cloud_keystone.url,
         "OS_USERNAME": cloud_keystone.admin_user,
@@ -191,7 +198,7 @@ def make(cloud_keystone, mariadb, rabbitmqctl, tmp_path) -> Iterator[Make]:
 
         def made(name: str) -> Machine:
             programs = mariadb | {"rabbitmqctl": rabbitmqctl}
-            machine = Machine(tmp_path / name, programs, credentials)
+            machine = Machine(tmp_path / name, programs, credentials, required)
             stack.callback(machine.stop)
             return machine
 
@@ -350,13 +357,11 @@ def test_every_block_of_commands_is_found() -> None:
 
 
 @pytest.fixture
-def bare(mariadb: dict[str, str], rabbitmqctl: str, tmp_path: pathlib.Path) -> Iterator[Machine]:
+def bare(required, mariadb, rabbitmqctl, tmp_path) -> Iterator[Machine]:
     """A machine without a cloud around it."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a machine to install on")
     podman = f'exec {bare_machine.DATA}/tools/podman "$@"'
     programs = mariadb | {"rabbitmqctl": rabbitmqctl, "podman": podman}
-    made = Machine(tmp_path / "machine", programs, {})
+    made = Machine(tmp_path / "machine", programs, {}, required)
     yield made
     made.stop()
 
@@ -421,7 +426,7 @@ def test_standalone(bare: Machine) -> None:
     page, port = "install/standalone", free_port()
     # What is there is lost with the machine.
     different = {
-        "VENV": "/opt/standalone",
+        "VENV": "/opt/cyborg",
         "STATE": "/var/lib/standalone",
         "PORT": str(port),
     }
