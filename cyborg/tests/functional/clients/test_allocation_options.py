@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import uuid
 from typing import Any
@@ -30,58 +31,61 @@ def ready(site: Site, osc: OpenStack) -> OpenStack:
     return osc
 
 
-@pytest.mark.parametrize(
-    ("words", "number"),
-    [
-        ("one", 1),
-        ("one --count 3", 3),
-        ("--group resources:FPGA=1 --group resources:FPGA=2", 3),
-        ("--group resources:FPGA=2 --count 2", 4),
-        ("--part profile=two --part profile=one,count=2", 4),
-        ("--part resources:FPGA=2,count=2", 4),
-        ("two --provider PROVIDER", 2),
-        ("--part profile=two,provider=PROVIDER,hosts=*", 2),
-    ],
-)
-def test_each_way_to_ask(ready: OpenStack, words: str, number: int) -> None:
+#: Words of a command, and the number of accelerators that it is given.
+WAYS = [
+    ("one", 1),
+    ("one --count 3", 3),
+    ("--group resources:FPGA=1 --group resources:FPGA=2", 3),
+    ("--group resources:FPGA=2 --count 2", 4),
+    ("--part profile=two --part profile=one,count=2", 4),
+    ("--part resources:FPGA=2,count=2", 4),
+    ("two --provider PROVIDER", 2),
+    ("--part profile=two,provider=PROVIDER,hosts=*", 2),
+]
+#: Words that the API, or the command with its help, refuses, and what it says.
+REFUSED = [
+    ("--part profile=one --count 2", "Say count= and provider= in each --part."),
+    ("--part profile=one,size=2", "--part: size=2 is none of profile=, count=, hosts=, "),
+    ("--part profile=one,count=x", "--part: count=x is none of "),
+    ("one --provider nowhere", "No deployable is called 'nowhere'; `deployable list` shows"),
+    ("one --nqn x", "must be an NVMe qualified name"),
+    ("one --count 0", "HTTP 400"),
+    ("--shares 2", "group 0 asks for 2 CUSTOM_GPU_SHARE, and no device offers that"),
+]
+#: Words that do not go together.
+SENSELESS = [
+    "", "one --group resources:FPGA=1", "--part profile=a --group resources:FPGA=1",
+    "--shares two", "--shares 2 --group resources:FPGA=1", "one --shares 2",
+]
+
+
+def test_each_way_to_ask(ready: OpenStack) -> None:
     (deployable,) = ready("deployable", "list")
-    for named in (deployable["name"], deployable["rp_uuid"]):
-        asked = words.replace("PROVIDER", named).split()
+    for (words, number), by in itertools.product(WAYS, ("name", "rp_uuid")):
+        asked = words.replace("PROVIDER", deployable[by]).split()
         made = ready("allocation", "create", *asked, "--nqn", NQN)
-        assert (made["state"], len(made["accelerators"])) == ("Active", number)
+        assert (made["state"], len(made["accelerators"])) == ("Active", number), words
         assert made["consumer"]["nqn"] == NQN
-        assert made["alternative"] == (0 if "--" not in words.split(maxsplit=1)[0] else None)
+        assert made["alternative"] == (None if words.startswith("--") else 0), words
         assert {each["device_rp_uuid"] for each in made["accelerators"]} == {deployable["rp_uuid"]}
         ready.do("allocation", "delete", made["uuid"])
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("--part profile=one --count 2", "Say count= and provider= in each --part."),
-        ("--part profile=one,size=2", "--part: size=2 is none of profile=, count=, hosts=, "),
-        ("--part profile=one,count=x", "--part: count=x is none of "),
-        ("one --provider nowhere", "No deployable is called 'nowhere'; `deployable list` shows"),
-        ("one --nqn x", "must be an NVMe qualified name"),
-        ("one --count 0", "HTTP 400"),
-    ],
-)
-def test_what_cannot_be_asked(ready: OpenStack, words: str, told: str) -> None:
-    assert told in ready.refused("allocation", "create", *words.split())
+    for words, told in REFUSED:
+        assert told in ready.refused("allocation", "create", *words.split())
+    for words in SENSELESS:
+        with pytest.raises(SystemExit, match=r"^2$"):
+            ready.run("allocation", "create", *words.split())
     assert ready("allocation", "list") == []
 
 
-@pytest.mark.parametrize(
-    "words", ["", "one --group resources:FPGA=1", "--part profile=a --group resources:FPGA=1"]
-)
-def test_one_way_only(osc: OpenStack, words: str) -> None:
-    with pytest.raises(SystemExit) as ended:
-        osc.run("allocation", "create", *words.split())
-    assert ended.value.code == 2
-
-
-def test_text_for_a_container(ready: OpenStack) -> None:
+def test_text_for_a_container_and_for_people(ready: OpenStack) -> None:
     made = ready("allocation", "create", "two", "--name", "j")
+    for words in (["show", "j"], ["list", "--long"]):
+        told = ready.run("allocation", *words).out
+        assert not set('{["') & set(told)
+        for each in made["accelerators"]:
+            assert f"arq_uuid = {each['arq_uuid']}" in told
+    shown = ready.run("allocation", "show", "j").out
+    assert all(words in shown for words in ("- arq_uuid", "consumer", "name = j"))
     printed = ready.run("allocation", "show", "j", "--env").out.splitlines()
     infos = [each["attach_handle_info"] for each in made["accelerators"]]
     places = ",".join("0000:{bus}:00.{function}".format(**info) for info in infos)
@@ -97,21 +101,9 @@ def test_text_for_a_container(ready: OpenStack) -> None:
     assert env.startswith("CYBORG_ALLOCATION=")
     told = ready.refused("allocation", "create", "one", "--dry-run", "--env")
     assert "is Possible: nothing can be used of it" in told
-
-
-def test_shares_are_asked_for_without_a_profile(osc: OpenStack, site: Site) -> None:
-    site.start(handles_per_device=1)
-    told = osc.refused("allocation", "create", "--shares", "2")
-    assert "group 0 asks for 2 CUSTOM_GPU_SHARE, and no device offers that" in told
-    for words in ("--shares two", "--shares 2 --group resources:FPGA=1", "one --shares 2"):
-        with pytest.raises(SystemExit):
-            osc.run("allocation", "create", *words.split())
-
-
-def test_several_consumers_of_a_name(ready: OpenStack) -> None:
-    made = [ready("allocation", "create", "one", "--name", "twin")["uuid"] for _ in range(2)]
+    twins = [ready("allocation", "create", "one", "--name", "twin")["uuid"] for _ in range(2)]
     told = ready.refused("allocation", "delete", "twin")
-    assert all(uuid in told for uuid in made)
+    assert all(uuid in told for uuid in twins)
 
 
 def test_the_wait_for_an_allocation(ready: OpenStack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,16 +184,3 @@ def test_an_env_file_holds_no_order() -> None:
 )
 def test_lines_for_people(value: Any, lines: list[str]) -> None:
     assert command.Nested(value).human_readable().split("\n") == lines
-
-
-def test_no_cell_of_an_allocation_is_json(ready: OpenStack) -> None:
-    made = ready("allocation", "create", "two", "--name", "j")
-    shown = ready.run("allocation", "show", "j").out
-    listed = ready.run("allocation", "list", "--long").out
-    for told in (shown, listed):
-        assert not set('{["') & set(told)
-        for each in made["accelerators"]:
-            assert f"arq_uuid = {each['arq_uuid']}" in told
-    assert "- arq_uuid" in shown
-    assert "consumer" in shown
-    assert "name = j" in shown

@@ -8,12 +8,10 @@ import threading
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
-from oslo_config import cfg
 
 from cyborg import db
 from cyborg.db import models
 from cyborg.handles import release
-from cyborg.policy import context
 from cyborg.programming import cancellation, operations
 from cyborg.programming.program import Program
 from cyborg.rpc import signing
@@ -48,9 +46,7 @@ def test_services(site: Site, osc: OpenStack) -> None:
     assert osc("service", "list") == []
 
 
-def test_a_device_that_is_gone_with_what_it_had(
-    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_a_device_that_is_gone_with_what_it_had(site, osc, conf, ctx) -> None:
     hosts.apply(hosts.card("a"))
     instance = models.new_uuid()
     (arq,) = boots.arqs(ctx)
@@ -68,9 +64,7 @@ def test_a_device_that_is_gone_with_what_it_had(
     assert f"of server {instance}" in told["detail"]
 
 
-def test_a_host_is_drained(
-    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_a_host_is_drained(site, osc, conf, ctx) -> None:
     hosts.apply(hosts.card("a"))
     arqs = boots.arqs(ctx)
     boots.bind(ctx, arqs, SERVER)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import pathlib
 import re
 import textwrap
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import yaml
 
 from cyborg.tests.servers import REPOSITORY
-from cyborg.tests.service import Site
 
 PAGE = REPOSITORY / "doc" / "source" / "user" / "python.rst"
 _BLOCK = re.compile(r"^\.\. code-block:: python\n\n((?:   .*\n|\n)+)", re.MULTILINE)
@@ -23,9 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::openstack.warnings.RemovedInSDK
 
 
 @pytest.mark.usefixtures("quiet_openstack")
-def test_its_code_runs(
-    site: Site, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_code_runs(site, tmp_path, monkeypatch) -> None:
     site.start()
     profile = {"name": "fpga", "groups": [{"resources:FPGA": "1"}]}
     site.call("POST", "/device_profiles", [profile])

@@ -6,10 +6,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from oslo_config import cfg
 
 from cyborg.db import models
-from cyborg.policy import context
 from cyborg.tests import boots, engine, hosts
 from cyborg.tests.openstack_command import OpenStack, rows
 from cyborg.tests.service import SERVER, SERVER_NAME, Site
@@ -19,9 +17,7 @@ pytestmark = pytest.mark.usefixtures("quiet_openstack")
 UNKNOWN = "11111111-2222-3333-4444-555555555555"
 
 
-def test_requests(
-    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_requests(site, osc, conf, ctx) -> None:
     hosts.apply(hosts.card("a", cleans=True))
     (arq,) = boots.arqs(ctx)
     instance = models.new_uuid()
@@ -108,9 +104,7 @@ def test_an_allocation(site: Site, osc: OpenStack) -> None:
     assert "not found" in osc.refused("allocation", "show", made["uuid"])
 
 
-def test_what_a_server_has_and_has_had(
-    site: Site, osc: OpenStack, conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_what_a_server_has_and_has_had(site, osc, conf, ctx) -> None:
     hosts.apply(hosts.card("a", range(2)))
     boots.bind(ctx, boots.arqs(ctx), SERVER)
     engine.drain(conf)
