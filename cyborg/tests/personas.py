@@ -170,11 +170,7 @@ def _make_credential(
 
 
 @pytest.fixture(scope="session")
-def personas(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    keystone: Keystone,
-) -> Personas:
+def personas(request, tmp_path_factory, keystone) -> Personas:
     """All of :data:`PERSONAS`, made by the first test process that needs them."""
     folder = keystone_server.shared(request, tmp_path_factory, "keystone")
     known = keystone_server.made_once(folder / "personas.json", lambda: _make(keystone))

@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
-from typing import Any
 
 import alembic.command
 import pytest
@@ -160,9 +159,7 @@ def test_every_route_says_when_to_come_back_and_recovers(call: Call, wire: messa
     [each for each in servers.DRIVERS if each[1] == "mysqldb"],
     indirect=True,
 )
-def test_a_database_that_falls_silent_holds_no_request(
-    call: Call, wire: _SilentWire, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_falls_silent_holds_no_request(call, wire, monkeypatch) -> None:
     monkeypatch.setattr(connections, "SILENT_SECONDS", 1)
     db.dispose()
     assert_served(call, NOVA[0])
@@ -174,9 +171,7 @@ def test_a_database_that_falls_silent_holds_no_request(
 
 @on_servers
 @pytest.mark.parametrize("route", NOVA)
-def test_nova_waits_for_a_database_that_comes_back(
-    call: Call, conf: cfg.ConfigOpts, wire: messages.Wire, route: str
-) -> None:
+def test_nova_waits_for_a_database_that_comes_back(call, conf, wire, route) -> None:
     """Without retries in nova.conf a 503 costs the boot."""
     call(route)
     wire.cut()
@@ -201,9 +196,7 @@ def test_a_user_is_told_at_once(call: Call, conf: cfg.ConfigOpts, wire: messages
     assert time.monotonic() - begun < 30
 
 
-def test_what_may_be_committed_already_is_not_done_twice(
-    call: Call, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_be_committed_already_is_not_done_twice(call, conf, monkeypatch) -> None:
     conf.set_override("bind_wait", 5, group="api")
     hosts.apply(hosts.card("a"))
     profiles.create_profile(name="public", groups=[{"resources:FPGA": "1"}], description=None)
@@ -223,9 +216,7 @@ def test_what_may_be_committed_already_is_not_done_twice(
 
 
 @on_servers
-def test_nova_waits_for_no_longer_than_bind_wait_and_takes_few_threads(
-    call: Call, conf: cfg.ConfigOpts, wire: messages.Wire
-) -> None:
+def test_nova_waits_for_no_longer_than_bind_wait_and_takes_few_threads(call, conf, wire) -> None:
     conf.set_override("bind_wait", 3, group="api")
     call(NOVA[0])
     wire.cut()
@@ -288,11 +279,7 @@ def locked(url: sa.URL, kind: str) -> Iterator[None]:
 
 @on_drivers
 def test_a_wait_for_a_lock_that_is_too_long_is_said(
-    call: Call,
-    conf: cfg.ConfigOpts,
-    database: sa.Engine,
-    database_kind: str,
-    monkeypatch: pytest.MonkeyPatch,
+    call, conf, database, database_kind, monkeypatch
 ) -> None:
     hosts.apply(hosts.card("a"))
     connect(conf, database.url.update_query_dict(IMPATIENT[database_kind]))
@@ -307,11 +294,7 @@ def test_a_wait_for_a_lock_that_is_too_long_is_said(
 
 @on_servers
 def test_who_waits_for_a_lock_is_answered_in_time(
-    call: Call,
-    conf: cfg.ConfigOpts,
-    database: sa.Engine,
-    database_kind: str,
-    monkeypatch: pytest.MonkeyPatch,
+    call, conf, database, database_kind, monkeypatch
 ) -> None:
     """By themselves InnoDB waits for 50 seconds each time, and PostgreSQL for ever."""
     monkeypatch.setattr(connections, "LOCK_WAIT_SECONDS", 1)
@@ -347,9 +330,7 @@ def test_an_upgrade_waits_for_as_long_as_it_takes(
 
 
 @on_drivers
-def test_a_query_that_takes_too_long_is_said(
-    call: Call, conf: cfg.ConfigOpts, database: sa.Engine, database_kind: str
-) -> None:
+def test_a_query_that_takes_too_long_is_said(call, conf, database, database_kind) -> None:
     connect(conf, database.url.update_query_dict(HURRIED[database_kind]))
     sentence = "The database has ended a query that took too long; try again later."
     with locked(database.url, database_kind):
@@ -358,9 +339,7 @@ def test_a_query_that_takes_too_long_is_said(
 
 
 @on_drivers
-def test_a_database_that_takes_no_changes_is_said(
-    call: Call, conf: cfg.ConfigOpts, database: sa.Engine, database_kind: str
-) -> None:
+def test_a_database_that_takes_no_changes_is_said(call, conf, database, database_kind) -> None:
     connect(conf, database.url.update_query_dict(READ_ONLY[database_kind]))
     sentence = "The database takes no changes at present; try again later."
     assert_served(call, "GET /devices")
@@ -368,9 +347,7 @@ def test_a_database_that_takes_no_changes_is_said(
 
 
 @on_drivers
-def test_too_many_requests_at_once_are_told_to_come_back(
-    call: Call, conf: cfg.ConfigOpts, database: sa.Engine
-) -> None:
+def test_too_many_requests_at_once_are_told_to_come_back(call, conf, database) -> None:
     for name, value in {"max_pool_size": 1, "max_overflow": 0, "pool_timeout": 1}.items():
         conf.set_override(name, value, group="database")
     connect(conf, database.url)
@@ -423,9 +400,7 @@ def test_a_server_that_goes_while_a_service_starts(
 
 
 @on_drivers
-def test_a_connection_that_died_while_idle_costs_no_request(
-    call: Call, wire: messages.Wire
-) -> None:
+def test_a_connection_that_died_while_idle_costs_no_request(call, wire) -> None:
     for route in REQUESTS:
         assert_served(call, route)
         # What a restart of the server does to the connections of the pool.
@@ -435,9 +410,7 @@ def test_a_connection_that_died_while_idle_costs_no_request(
 
 
 @on_drivers
-def test_a_connection_that_dies_at_any_statement_is_no_fault_of_ours(
-    call: Call, wire: messages.Wire
-) -> None:
+def test_a_connection_that_dies_at_any_statement_is_no_fault_of_ours(call, wire) -> None:
     cuts = 0
     for route in REQUESTS:
         for number in range(1, 100):
@@ -480,9 +453,7 @@ def cutting(wire: messages.Wire, number: int) -> Iterator[list[bool]]:
 @pytest.mark.every_database
 @pytest.mark.parametrize("error", db.LOST_AT_FIRST)
 @pytest.mark.parametrize("begin", [db.reader, db.snapshot, db.writer, db.statement])
-def test_an_error_of_the_program_is_not_said_to_be_the_databases(
-    begin: Callable[[], Any], error: type[Exception]
-) -> None:
+def test_an_error_of_the_program_is_not_said_to_be_the_databases(begin, error) -> None:
     def fail() -> None:
         with begin() as session:
             session.execute(sa.select(1))

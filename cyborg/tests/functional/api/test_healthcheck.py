@@ -19,7 +19,6 @@ from oslo_middleware.healthcheck import opts
 from cyborg import db, rpc
 from cyborg.api import app, health
 from cyborg.tests import messages, servers
-from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.service import until
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -80,9 +79,7 @@ def test_all_is_well_and_nobody_needs_a_token(ask: Ask, conf: cfg.ConfigOpts) ->
     assert ask("/healthcheck/").status_int == 200
 
 
-def test_asking_all_the_time_costs_nearly_nothing(
-    ask: Ask, count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]]
-) -> None:
+def test_asking_all_the_time_costs_nearly_nothing(ask, count_sql) -> None:
     with count_sql() as counter:
         healthy(ask)
         answers = [ask().status_int for _ in range(50)]
@@ -114,9 +111,7 @@ def test_a_broker_that_is_down(ask: Ask, conf: cfg.ConfigOpts) -> None:
     assert "secret" not in answer.text
 
 
-def test_a_broker_that_is_silent_is_not_asked_each_time(
-    ask: Ask, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_is_silent_is_not_asked_each_time(ask, conf, monkeypatch) -> None:
     monkeypatch.setattr(health, "PATIENCE", 0.2)
     connections = []
     with socket.create_server(("127.0.0.1", 0)) as listener:

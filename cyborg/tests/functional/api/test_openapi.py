@@ -123,9 +123,7 @@ def document(conf: cfg.ConfigOpts, version: versions.Version) -> Any:
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION, ids=str)
-def test_it_is_a_valid_document_for_everybody(
-    conf: cfg.ConfigOpts, version: versions.Version
-) -> None:
+def test_it_is_a_valid_document_for_everybody(conf, version) -> None:
     assert conf.api.auth_strategy == "keystone"
     found = document(conf, version)
     openapi_spec_validator.validate(found)
@@ -173,9 +171,7 @@ def _media(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("version", EVERY_VERSION, ids=str)
-def test_examples_are_those_of_the_reference(
-    conf: cfg.ConfigOpts, version: versions.Version
-) -> None:
+def test_examples_are_those_of_the_reference(conf, version) -> None:
     samples = [json.loads(path.read_text()) for path in sorted(SAMPLES.glob("*.json"))]
     assert len(samples) > 50
     known = texts(samples)

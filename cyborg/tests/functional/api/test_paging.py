@@ -81,9 +81,7 @@ def test_pages_add_up_to_the_whole(ctx: context.RequestContext) -> None:
         assert walked == whole, order
 
 
-def test_null_is_the_least_value_and_ids_decide_between_equals(
-    ctx: context.RequestContext,
-) -> None:
+def test_null_is_the_least_value_and_ids_decide_between_equals(ctx) -> None:
     upwards = service.list_arqs(ctx, paging.Page(sort_key="updated_at"))
     times = [arq.updated_at for arq in upwards]
     nulls = times.count(None)
@@ -106,9 +104,7 @@ def test_a_marker_that_no_longer_matches_marks_its_place(ctx: context.RequestCon
     assert [arq.uuid for arq in rest] == [arq.uuid for arq in bound[5:]]
 
 
-def test_a_marker_of_another_project_is_none(
-    ctx: context.RequestContext, tenant: context.RequestContext
-) -> None:
+def test_a_marker_of_another_project_is_none(ctx, tenant) -> None:
     marker = service.list_arqs(ctx)[0].uuid
     with pytest.raises(errors.Invalid, match=marker):
         service.list_arqs(tenant, paging.Page(marker=marker))
@@ -139,9 +135,7 @@ def test_only_the_lists_own_columns_sort_it() -> None:
             attributes.list_attributes(paging.Page(sort_key=column))
 
 
-def test_a_part_of_an_instances_requests_is_resolved_when_all_are(
-    ctx: context.RequestContext,
-) -> None:
+def test_a_part_of_an_instances_requests_is_resolved_when_all_are(ctx) -> None:
     instance = "11111111-1111-4111-8111-111111111111"
     one = functools.partial(
         service.list_arqs,
@@ -158,9 +152,7 @@ def test_a_part_of_an_instances_requests_is_resolved_when_all_are(
     assert len(one()) == 1
 
 
-def test_a_list_reads_no_more_than_it_shows(
-    ctx: context.RequestContext, count_sql: CountSql
-) -> None:
+def test_a_list_reads_no_more_than_it_shows(ctx, count_sql) -> None:
     with count_sql() as counter:
         service.list_arqs(ctx)
         query.list_devices()
@@ -178,9 +170,7 @@ def test_times_are_read_as_they_were_written() -> None:
     assert [device.updated_at for device in query.list_devices()][:2] == [_MOMENT, whole]
 
 
-def test_the_first_page_of_an_instance_is_cut_from_its_list(
-    ctx: context.RequestContext, tenant: context.RequestContext
-) -> None:
+def test_the_first_page_of_an_instance_is_cut_from_its_list(ctx, tenant) -> None:
     """It is what Nova asks for, so its statement is made once, and is not that of other lists."""
     instance = "11111111-1111-4111-8111-111111111111"
     whole = [arq.uuid for arq in service.list_arqs(ctx, instance_uuid=instance)]
@@ -196,9 +186,7 @@ def test_the_first_page_of_an_instance_is_cut_from_its_list(
     assert [arq.uuid for arq in found] == [whole[1]]
 
 
-def test_a_request_reads_of_its_profile_what_it_is_made_of(
-    ctx: context.RequestContext, count_sql: CountSql
-) -> None:
+def test_a_request_reads_of_its_profile_what_it_is_made_of(ctx, count_sql) -> None:
     with count_sql() as counter:
         assert service.create(ctx, "a") == []
     (read,) = counter.matching("SELECT")

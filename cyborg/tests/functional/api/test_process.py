@@ -16,10 +16,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from cyborg.tests import crowd, forked
 from cyborg.tests.one_service import PATIENCE, get
@@ -47,9 +45,7 @@ def config(tmp_path: pathlib.Path, database_url: str) -> pathlib.Path:
 
 
 @pytest.fixture
-def served(
-    config: pathlib.Path, tmp_path: pathlib.Path
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def served(config, tmp_path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A running ``cyborg-api`` and its port."""
     port = int(config.read_text().rpartition("=")[2])
     command = [sys.executable, "-m", "cyborg.cmd.api", "--config-file", str(config)]
@@ -80,9 +76,7 @@ def timed(port: int, path: str) -> tuple[int | None, float]:
     return get(port, path), time.monotonic() - began
 
 
-def test_wasteful_clients_take_little_from_the_others(
-    served: tuple[subprocess.Popen[bytes], int],
-) -> None:
+def test_wasteful_clients_take_little_from_the_others(served) -> None:
     process, port = served
     # The memory of the document, when it is made, is taken without a crowd, too.
     for path in ("/v2/devices", "/v2/openapi.json") * 10:
@@ -101,9 +95,7 @@ def test_wasteful_clients_take_little_from_the_others(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_when_what_is_under_way_is_answered(
-    served: tuple[subprocess.Popen[bytes], int], database: sa.Engine, number: signal.Signals
-) -> None:
+def test_a_signal_stops_it_when_what_is_under_way_is_answered(served, database, number) -> None:
     process, port = served
     sent, answers = threading.Event(), []
 
@@ -169,9 +161,7 @@ def taken() -> Iterator[int]:
     ],
     ids=["remote without authentication", "port in use", "paste file of old", "no certificate"],
 )
-def test_it_says_why_it_does_not_start(
-    tmp_path: pathlib.Path, database_url: str, taken: int, options: dict[str, Any], sentence: str
-) -> None:
+def test_it_says_why_it_does_not_start(tmp_path, database_url, taken, options, sentence) -> None:
     if not options:
         (tmp_path / "api-paste.ini").write_text("[pipeline:main]\npipeline = request_id api_v2\n")
     given = {name: str(value).format(port=taken) for name, value in options.items()}

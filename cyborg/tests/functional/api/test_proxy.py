@@ -26,12 +26,9 @@ from types import MappingProxyType
 
 import pytest
 import requests
-import sqlalchemy as sa
 import trustme
-from oslo_config import cfg
 
 from cyborg.tests import servers
-from cyborg.tests.keystone_server import Keystone
 from cyborg.tests.personas import Personas
 from cyborg.tests.ports import free_port
 from cyborg.tests.service import until
@@ -258,9 +255,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.fixture
-def edge(
-    database: sa.Engine, database_url: str, keystone: Keystone, tmp_path: pathlib.Path
-) -> Iterator[Edge]:
+def edge(database, database_url, keystone, tmp_path) -> Iterator[Edge]:
     folder = tmp_path / "edge"
     folder.mkdir()
     configuration = CONFIGURATION.format(database=database_url, keystone=keystone, port="{port}")
@@ -325,9 +320,7 @@ def test_an_api_without_authentication_is_served_to_nobody(edge: Edge) -> None:
     assert (answer.status, "without a proxy" in answer.text) == (403, True)
 
 
-def test_while_the_api_is_away_clients_are_told_to_come_back(
-    edge: Edge, admin: dict[str, str]
-) -> None:
+def test_while_the_api_is_away_clients_are_told_to_come_back(edge, admin) -> None:
     edge.start_proxy()
 
     def away() -> None:
@@ -345,9 +338,7 @@ def test_while_the_api_is_away_clients_are_told_to_come_back(
     assert edge.ask("GET", "/v2/accelerator_requests", headers=admin).status == 200
 
 
-def test_a_body_may_be_as_large_as_the_api_permits(
-    served: Edge, admin: dict[str, str], conf: cfg.ConfigOpts
-) -> None:
+def test_a_body_may_be_as_large_as_the_api_permits(served, admin, conf) -> None:
     most = conf.api.max_request_body_size
     fits, large = b" " * most, b" " * (most + 1)
     for body in (fits, [fits]):

@@ -14,7 +14,6 @@ from oslo_config import cfg
 
 from cyborg import profiles
 from cyborg.common import errors
-from cyborg.policy import context
 from cyborg.tests import hosts
 from cyborg.tests.counted_statements import SqlCounter
 
@@ -72,9 +71,7 @@ def test_a_list_is_bounded_and_its_links_lead_through_all_of_it(
     assert [item["uuid"] for item in walked] == [item["uuid"] for item in reversed(whole)]
 
 
-def test_a_next_link_follows_the_mount_and_keeps_its_arguments(
-    call: Call, conf: cfg.ConfigOpts
-) -> None:
+def test_a_next_link_follows_the_mount_and_keeps_its_arguments(call, conf) -> None:
     hosts.apply(hosts.card("a"), hosts.card("b"))
     answer = call("GET", "/devices?limit=1&model=miss+model%20info", SCRIPT_NAME="/acc")
     uuid = answer.json["devices"][0]["uuid"]
@@ -126,9 +123,7 @@ def test_an_unknown_path_is_repeated_in_its_own_letters(call: Call) -> None:
 
 
 @pytest.mark.every_database
-def test_whoever_a_policy_file_lets_delete_profiles_deletes_only_what_it_sees(
-    ctx: context.RequestContext, tenant: context.RequestContext
-) -> None:
+def test_whoever_a_policy_file_lets_delete_profiles_deletes_only_what_it_sees(ctx, tenant) -> None:
     for name, project in (("ours", "project-2"), ("theirs", "project-3")):
         profiles.create_profile(
             name=name, groups=[{}], description=None, visibility="private", projects=[project]

@@ -62,9 +62,7 @@ def _lines_with(lines: io.StringIO, request_id: str, words: str) -> list[str]:
     return [line for line in lines.getvalue().splitlines() if request_id in line and words in line]
 
 
-def test_the_id_a_client_sends_reaches_nova_placement_and_every_log(
-    site: Site, sink: NovaSink, lines: io.StringIO
-) -> None:
+def test_the_id_a_client_sends_reaches_nova_placement_and_every_log(site, sink, lines) -> None:
     site.start(host_step=True)
     site.placement.request_ids.clear()
     _bind(site, REQUEST)

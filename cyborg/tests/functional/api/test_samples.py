@@ -108,9 +108,7 @@ def test_usages(api: Api, conf: cfg.ConfigOpts, ctx: context.RequestContext) -> 
     assert shape(found) == shape(sample("usage-list-response"))
 
 
-def test_allocations(
-    conf: cfg.ConfigOpts, placement: PlacementServer, api: Api
-) -> None:
+def test_allocations(conf, placement, api) -> None:
     placement.make_provider(hosts.ROOT)
     placement.sync()
     conf.set_override("bind_wait", 0, group="api")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing.connection
-import pathlib
 import re
 import socket
 import ssl
@@ -144,9 +143,7 @@ def test_empty_lines_before_a_request_gain_no_time(port: int, conf: cfg.ConfigOp
     pytest.fail("it was waited for all the time")
 
 
-def test_one_address_has_so_many_connections_without_a_request(
-    port: int, conf: cfg.ConfigOpts
-) -> None:
+def test_one_address_has_so_many_connections_without_a_request(port, conf) -> None:
     conf.set_override("max_connections_per_peer", 3, group="api")
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(connect(port, b"GET", source="127.0.0.2"))
@@ -187,9 +184,7 @@ def test_a_large_body_is_not_read(port: int, kind: bytes | None) -> None:
     assert sent < 100_000_000
 
 
-def test_without_a_token_a_body_is_not_read_either(
-    conf: cfg.ConfigOpts, database: sa.Engine, start: Start
-) -> None:
+def test_without_a_token_a_body_is_not_read_either(conf, database, start) -> None:
     with messages.transport(conf, "memory"):
         middleware.service_token_roles(conf)  # registers the options
         conf.set_override("www_authenticate_uri", "http://keystone", group="keystone_authtoken")
@@ -231,9 +226,7 @@ def test_two_requests_at_once_are_answered_in_turn(port: int) -> None:
     [(b"", [b"204", b"204"]), (b"Connection: close\r\n", [b"204"])],
     ids=["it is kept", "it is closed"],
 )
-def test_a_connection_outlives_an_answer_without_a_body(
-    start: Start, asks: bytes, ends: list[bytes]
-) -> None:
+def test_a_connection_outlives_an_answer_without_a_body(start, asks, ends) -> None:
     """Nova deletes the ARQs of each instance so."""
     port = start(webob.Response(status=204))
     with connect(port, 2 * (SMUGGLED[:-2] + asks + b"\r\n")) as one:
@@ -278,9 +271,7 @@ def test_who_asks_to_continue_without_a_body_is_answered(start: Start, head: byt
     assert [each[1:] for each in heard.requests] == [("/a", "one"), ("/b", "two")]
 
 
-def test_one_that_fails_ends_no_other(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_that_fails_ends_no_other(start, monkeypatch, caplog) -> None:
     port = start(Heard())
 
     def fail(_connection: connections.Connection) -> bool:
@@ -329,9 +320,7 @@ def test_a_health_check_is_answered_while_all_threads_are_busy(start: Start) -> 
         assert waits.recv(12) == b"HTTP/1.1 200"
 
 
-def test_more_requests_than_can_wait_for_a_thread_are_sent_away(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_requests_than_can_wait_for_a_thread_are_sent_away(start, monkeypatch) -> None:
     monkeypatch.setattr(server, "_QUEUE_MAX", 2)
     busy = Busy()
     port = start(busy)
@@ -359,9 +348,7 @@ def _answered(connections: list[socket.socket], count: int) -> list[socket.socke
     return until(answered)
 
 
-def test_all_that_arrives_has_a_bound(
-    port: int, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_arrives_has_a_bound(port, conf, monkeypatch) -> None:
     monkeypatch.setattr(server, "_HELD_MAX", 4 * LIMIT)
     kinds = [
         POST + b"Content-Length: %d\r\n\r\n" % LIMIT + b" " * (LIMIT - 1),
@@ -419,12 +406,7 @@ def narrow(port: int, sent: bytes = GET, source: str = "127.0.0.1") -> socket.so
     return one
 
 
-def test_an_answer_has_to_be_taken_in_time(
-    start: Start,
-    conf: cfg.ConfigOpts,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_answer_has_to_be_taken_in_time(start, conf, monkeypatch, caplog) -> None:
     monkeypatch.setattr(connections, "_BYTES_PER_SECOND", 200_000)
     port = start(webob.Response(b"x" * 5_000_000))
     conf.set_override("request_timeout", 0.5, group="api")
@@ -475,9 +457,7 @@ def read_answer(one: socket.socket) -> bytes:
     return content
 
 
-def test_what_is_not_taken_has_a_bound(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_not_taken_has_a_bound(start, monkeypatch, caplog) -> None:
     monkeypatch.setattr(server, "_HELD_MAX", 1_000_000)
     port = start(webob.Response(b"x" * 300_000))
     with contextlib.ExitStack() as stack:
@@ -505,9 +485,7 @@ def test_answers_are_sent_before_the_end(conf: cfg.ConfigOpts) -> None:
     assert len(content) > 3_000_000
 
 
-def test_requests_that_are_being_answered_count_for_their_address(
-    start: Start, conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_requests_that_are_being_answered_count_for_their_address(start, conf, caplog) -> None:
     conf.set_override("max_connections_per_peer", 3, group="api")
     conf.set_override("threads", 3, group="api")
     busy = Busy()
@@ -554,9 +532,7 @@ def test_health_checks_are_answered_in_turn(start: Start) -> None:
             one.close()
 
 
-def test_a_client_that_is_silent_about_tls_stops_nobody(
-    conf: cfg.ConfigOpts, start: Start, tmp_path: pathlib.Path
-) -> None:
+def test_a_client_that_is_silent_about_tls_stops_nobody(conf, start, tmp_path) -> None:
     authority, own, above = trustme.CA(), tmp_path / "server.pem", tmp_path / "ca.pem"
     authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(own)
     authority.cert_pem.write_to_path(str(above))

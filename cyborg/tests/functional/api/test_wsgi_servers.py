@@ -20,10 +20,8 @@ from concurrent import futures
 
 import pytest
 import requests
-from oslo_config import cfg
 
 from cyborg.db import models
-from cyborg.policy import context
 from cyborg.tests import boots, hosts
 from cyborg.tests.ports import free_port
 from cyborg.tests.servers import REPOSITORY
@@ -162,14 +160,7 @@ CREATE = b"POST /v2/device_profiles HTTP/1.1\r\nHost: localhost\r\n"
         ("gunicorn", ["--bind", "unix:{path}"], "is not set, so 10 threads"),
     ],
 )
-def test_the_api_is_served_as_by_its_own_server(
-    make: Callable[[str], Server],
-    kind: str,
-    arguments: list[str],
-    said: str,
-    tmp_path: pathlib.Path,
-    ctx: context.RequestContext,
-) -> None:
+def test_the_api_is_served_as_by_its_own_server(make, kind, arguments, said, tmp_path, ctx) -> None:
     hosts.apply(hosts.card("a", prepares=True))
     instance, arqs, path = models.new_uuid(), boots.arqs(ctx), tmp_path / "socket"
     boots.bind(ctx, arqs, instance)
@@ -299,9 +290,7 @@ def test_gunicorn_reads_the_file_again_on_sighup(make: Callable[[str], Server]) 
     wait_for("the new file", lambda: server.root() == "https://second.example/v2")
 
 
-def test_uwsgi_hands_arguments_through(
-    make: Callable[[str], Server], tmp_path: pathlib.Path
-) -> None:
+def test_uwsgi_hands_arguments_through(make, tmp_path) -> None:
     server = make("uwsgi")
     server.write("https://first.example", "[api]\nthreads = 2\n")
     files = [f"--config-file {tmp_path / name}" for name in FILES.split(";")]
@@ -356,12 +345,7 @@ def test_the_units_belong_together() -> None:
         assert line in UNIT.read_text().splitlines()
 
 
-def test_no_request_is_reset_while_the_api_is_started_again(
-    make: Callable[[str], Server],
-    tmp_path: pathlib.Path,
-    ctx: context.RequestContext,
-    conf: cfg.ConfigOpts,
-) -> None:
+def test_no_request_is_reset_while_the_api_is_started_again(make, tmp_path, ctx, conf) -> None:
     hosts.apply(hosts.card("a", prepares=True))
     instance = models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx), instance)

@@ -141,9 +141,7 @@ def test_clients_of_openstack_come_in(api: WSGIApplication, conf: cfg.ConfigOpts
         serving.stop()
 
 
-def test_who_is_known_is_served_while_others_guess(
-    api: WSGIApplication, conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_known_is_served_while_others_guess(api, conf, monkeypatch) -> None:
     assert post(api).status_int == 201
     guessed, go_on = threading.Semaphore(0), threading.Event()
 
@@ -164,9 +162,7 @@ def test_who_is_known_is_served_while_others_guess(
 
 
 @pytest.mark.parametrize("content", [None, b"ann:plain\n", b"\xff:\xff\n"])
-def test_a_file_that_nobody_can_use_is_said_at_the_start(
-    conf: cfg.ConfigOpts, file: pathlib.Path, content: bytes | None
-) -> None:
+def test_a_file_that_nobody_can_use_is_said_at_the_start(conf, file, content) -> None:
     file.unlink()
     if content:
         file.write_bytes(content)

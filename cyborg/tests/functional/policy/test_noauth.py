@@ -80,18 +80,14 @@ def test_names_of_this_machine(api: WSGIApplication, conf: cfg.ConfigOpts, host:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:6666", "127.0.0.1.evil", "[", "@x"])
-def test_a_name_that_somebody_else_gave_this_machine(
-    api: WSGIApplication, conf: cfg.ConfigOpts, host: str
-) -> None:
+def test_a_name_that_somebody_else_gave_this_machine(api, conf, host) -> None:
     for remote in (False, True):
         conf.set_override("noauth_allow_remote", remote, group="api")
         assert is_refused(post(api, "127.0.0.1", Host=host), "nor a name of this machine")
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:1", ""])
-def test_a_web_page_of_somebody_else(
-    api: WSGIApplication, conf: cfg.ConfigOpts, origin: str
-) -> None:
+def test_a_web_page_of_somebody_else(api, conf, origin) -> None:
     assert is_refused(post(api, Origin=origin), "web pages")
     conf.set_override("allowed_origin", [origin], group="cors")
     assert post(api, Origin=origin).status_int == 201

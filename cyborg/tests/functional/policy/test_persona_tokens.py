@@ -10,8 +10,6 @@ import urllib.parse
 
 import pytest
 import requests
-import sqlalchemy as sa
-from oslo_config import cfg
 
 from cyborg.tests import asks
 from cyborg.tests import scene as scenes
@@ -60,9 +58,7 @@ def sent(scene: Scene, what: str, headers: dict[str, str]) -> str:
     return answer.outcome
 
 
-def test_a_service_has_to_vouch_for_what_becomes_of_instances(
-    scene: Scene, keystone: Keystone, personas: Personas
-) -> None:
+def test_a_service_has_to_vouch_for_what_becomes_of_instances(scene, keystone, personas) -> None:
     tokens = service_tokens(keystone, personas)
     came = {
         what: {name: sent(scene, what, headers) for name, headers in tokens.items()}
@@ -79,9 +75,7 @@ def test_no_persona_does_without_a_service_token(scene: Scene) -> None:
 
 
 @pytest.fixture
-def keystone_options(
-    request: pytest.FixtureRequest, conf: cfg.ConfigOpts, keystone: Keystone
-) -> None:
+def keystone_options(request, conf, keystone) -> None:
     """The operator has set the option; the API is loaded later."""
     keystone.point_at(conf)
     conf.set_override(*request.param, group="keystone_authtoken")
@@ -110,9 +104,7 @@ def test_the_operator_says_which_service_tokens_count(
             assert sent(scene, what, headers) == outcome
 
 
-def test_what_began_in_time_goes_on_when_a_service_vouches_for_it(
-    scene: Scene, keystone: Keystone
-) -> None:
+def test_what_began_in_time_goes_on_when_a_service_vouches_for_it(scene, keystone) -> None:
     expired = {"X-Auth-Token": keystone.expired_service_token}
     assert asks.send(scene, None, ask("arq:create"), headers=expired).outcome == "401"
     assert asks.send(scene, None, ask("arq:create", vouched=True), headers=expired).outcome == "ok"
@@ -129,9 +121,7 @@ def test_without_a_valid_token_nothing_is_done(scene: Scene, personas: Personas)
         assert came == dict.fromkeys(REQUESTS, "401")
 
 
-def test_identity_is_what_keystone_says_not_what_headers_say(
-    scene: Scene, personas: Personas
-) -> None:
+def test_identity_is_what_keystone_says_not_what_headers_say(scene, personas) -> None:
     forged = {
         "X-Identity-Status": "Confirmed",
         "X-Service-Identity-Status": "Confirmed",
@@ -181,9 +171,7 @@ def test_versions_are_public_and_nothing_else_by_any_spelling(scene: Scene) -> N
         assert get(path) in {400, 401}
 
 
-def test_an_application_credential_is_good_for_what_it_is_restricted_to(
-    scene: Scene, personas: Personas
-) -> None:
+def test_an_application_credential_is_good_for_what_it_is_restricted_to(scene, personas) -> None:
     rule = {"service": "accelerator", "method": "GET", "path": "/v2/device_profiles"}
     headers = {"X-Auth-Token": personas.restricted_token("member", rule)}
     for what, outcome in (
@@ -194,9 +182,7 @@ def test_an_application_credential_is_good_for_what_it_is_restricted_to(
         assert asks.send(scene, None, REQUESTS[what], headers=headers).outcome == outcome
 
 
-def test_what_is_created_belongs_to_the_project_of_the_token(
-    scene: Scene, personas: Personas
-) -> None:
+def test_what_is_created_belongs_to_the_project_of_the_token(scene, personas) -> None:
     for persona in ("member", "other", "service"):
         answer = scene.ask(persona, f"POST {ARQS}", {"device_profile_name": "public"})
         assert [arq["project_id"] for arq in answer.json()["arqs"]] == [personas.project(persona)]
@@ -231,9 +217,7 @@ def test_what_another_project_has_is_answered_like_what_nobody_has(scene: Scene)
     assert scene.ask("reader", f"GET {ARQS}?marker={own}", headers=latest).status_code == 200
 
 
-def test_without_keystone_it_says_that_it_is_unavailable(
-    conf: cfg.ConfigOpts, database: sa.Engine, keystone: Keystone
-) -> None:
+def test_without_keystone_it_says_that_it_is_unavailable(conf, database, keystone) -> None:
     keystone.point_at(conf)
     conf.set_override("auth_url", "http://127.0.0.1:9/v3", group="keystone_authtoken")
     conf.set_override("http_request_max_retries", 0, group="keystone_authtoken")

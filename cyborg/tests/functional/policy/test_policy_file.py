@@ -8,7 +8,6 @@ import pathlib
 import re
 
 import pytest
-import sqlalchemy as sa
 import yaml
 from oslo_config import cfg
 from oslo_policy import generator, opts
@@ -91,9 +90,7 @@ def test_it_is_obeyed_as_soon_as_it_changes(policy_file: PolicyFile, scene: Scen
     assert outcome(scene, "reader", "device:get_one") == "403"
 
 
-def test_no_rule_opens_what_belongs_to_other_projects(
-    policy_file: PolicyFile, scene: Scene
-) -> None:
+def test_no_rule_opens_what_belongs_to_other_projects(policy_file, scene) -> None:
     policy_file.define({rule.name: "@" for rule in rules.list_rules() if ":" in rule.name})
     owned = [what for what, ask in REQUESTS.items() if ask.owned]
     came = {
@@ -111,9 +108,7 @@ def test_no_rule_opens_what_belongs_to_other_projects(
     )
 
 
-def test_no_rule_is_for_tokens_that_are_for_no_project(
-    policy_file: PolicyFile, scene: Scene
-) -> None:
+def test_no_rule_is_for_tokens_that_are_for_no_project(policy_file, scene) -> None:
     policy_file.define({rule.name: "@" for rule in rules.list_rules()})
     for persona in ("system-admin", "domain-admin", "unscoped"):
         came = {what: outcome(scene, persona, what) for what in REQUESTS}
@@ -162,9 +157,7 @@ def test_a_rule_that_cannot_be_decided_refuses(policy_file: PolicyFile, scene: S
         assert outcome(scene, "admin", "device:get_one") == "ok"
 
 
-def test_a_file_that_breaks_or_is_gone_later_changes_nothing(
-    policy_file: PolicyFile, scene: Scene
-) -> None:
+def test_a_file_that_breaks_or_is_gone_later_changes_nothing(policy_file, scene) -> None:
     policy_file.define({"cyborg:device:get_all": "role:reader"})
     assert outcome(scene, "reader", "device:get_all") == "ok"
     for broken in ("rules: [", "- cyborg:device:get_all", '"cyborg:device:get_all": 5', None):
@@ -178,9 +171,7 @@ def test_a_file_that_breaks_or_is_gone_later_changes_nothing(
     assert outcome(scene, "reader", "device:get_all") == "403"
 
 
-def test_the_api_does_not_start_with_a_broken_file(
-    policy_file: PolicyFile, conf: cfg.ConfigOpts, database: sa.Engine
-) -> None:
+def test_the_api_does_not_start_with_a_broken_file(policy_file, conf, database) -> None:
     policy_file.write("rules: [")
     with pytest.raises(UnreadableRules, match=r"rules\.yaml"):
         app.load(conf)

@@ -64,9 +64,7 @@ def make_profile(ask: Ask, name: str, groups: int = 1, **changes: object) -> Non
 
 
 @pytest.mark.makes_up_rows
-def test_a_project_has_so_many_requests_without_an_accelerator(
-    ask: Ask, conf: cfg.ConfigOpts
-) -> None:
+def test_a_project_has_so_many_requests_without_an_accelerator(ask, conf) -> None:
     conf.set_override("max_unbound_arqs", 3, group="api")
     make_profile(ask, "two", groups=2)
     new = {"device_profile_name": "two"}

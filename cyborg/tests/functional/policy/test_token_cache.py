@@ -10,14 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 import requests
-import sqlalchemy as sa
-from oslo_config import cfg
 
 from cyborg.api import app, server
 from cyborg.tests import messages
 from cyborg.tests.deployment import PRODUCTION
-from cyborg.tests.keystone_server import Keystone
-from cyborg.tests.personas import Personas
 from cyborg.tests.service import PATIENCE
 
 GROUP = "keystone_authtoken"
@@ -68,9 +64,7 @@ def memcached() -> Iterator[Memcached]:
 
 
 @pytest.fixture
-def url(
-    conf: cfg.ConfigOpts, database: sa.Engine, keystone: Keystone, memcached: Memcached
-) -> Iterator[str]:
+def url(conf, database, keystone, memcached) -> Iterator[str]:
     """An API that keeps tokens there, as the file of the guide says."""
     keystone.point_at(conf)
     page = configparser.ConfigParser(interpolation=None)
@@ -89,9 +83,7 @@ def url(
         http.stop()
 
 
-def test_what_is_in_memcached_makes_nobody_an_administrator(
-    url: str, memcached: Memcached, personas: Personas
-) -> None:
+def test_what_is_in_memcached_makes_nobody_an_administrator(url, memcached, personas) -> None:
     tokens = {name: personas.new_token(name) for name in ("admin", "member")}
 
     def services(name: str) -> int:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from cyborg.inventory.apply import provider_uuid
 from cyborg.policy import context
 from cyborg.programming import program
 from cyborg.tests import boots, engine, hosts
-from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.service import Site
 
 AES, ZIP = "aaaa-1", "zzzz-2"
@@ -157,9 +154,7 @@ def test_without_placement_it_is_refused(rack: Site) -> None:
 
 
 def test_one_request_and_four_selects_and_one_more_for_what_would_be_programmed(
-    rack: Site,
-    ctx: context.RequestContext,
-    count_sql: Callable[[], contextlib.AbstractContextManager[SqlCounter]],
+    rack, ctx, count_sql
 ) -> None:
     def selects(most: int) -> int:
         candidates(rack)
@@ -188,9 +183,7 @@ def use(rack: Site, ctx: context.RequestContext, card: str, *, bound: bool = Tru
 
 @pytest.mark.every_database
 @pytest.mark.parametrize("bound", [True, False])
-def test_what_somebody_has_is_not_programmed(
-    rack: Site, ctx: context.RequestContext, *, bound: bool
-) -> None:
+def test_what_somebody_has_is_not_programmed(rack, ctx, *, bound) -> None:
     profile(rack, {"accel:function_id": ZIP})
     use(rack, ctx, "aes", bound=bound)
     assert sorted(cards(rack)) == ["idle 1", "zip"]
@@ -218,9 +211,7 @@ def test_what_is_being_cleaned_is_not_programmed(rack: Site, ctx: context.Reques
     assert cards(rack) == ["idle 1"]
 
 
-def test_what_somebody_has_under_another_name_is_not_programmed(
-    rack: Site, ctx: context.RequestContext
-) -> None:
+def test_what_somebody_has_under_another_name_is_not_programmed(rack, ctx) -> None:
     profile(rack, {"accel:function_id": ZIP})
     use(rack, ctx, "aes")
     known = {"program_mode": "dynamic", "function": AES}

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import pytest
 import sqlalchemy as sa
@@ -15,9 +13,7 @@ from cyborg import db, profiles
 from cyborg.conductor import gauges
 from cyborg.db import models
 from cyborg.tests import hosts
-from cyborg.tests.counted_statements import SqlCounter
 from cyborg.tests.mounted_api import Api
-from cyborg.tests.novasink import NovaSink
 from cyborg.tests.status_command import Status
 
 PATH = "/v2/device_profiles"
@@ -135,9 +131,7 @@ def test_what_a_program_brings_need_not_be_there(api: Api) -> None:
     }  # fmt: skip
 
 
-def test_a_page_costs_as_much_as_one_profile(
-    api: Api, count_sql: Callable[[], AbstractContextManager[SqlCounter]]
-) -> None:
+def test_a_page_costs_as_much_as_one_profile(api, count_sql) -> None:
     for number in range(40):
         make(f"p{number}", FPGA | {f"trait:CUSTOM_{number}": "required"})
     counts = []
@@ -164,9 +158,7 @@ def test_the_conductor_counts_them(conf: cfg.ConfigOpts, database: sa.Engine) ->
     assert shown == {"yes": 1, "no": 1}
 
 
-def test_check_says_so_of_profiles_and_flavors(
-    status: Status, sink: NovaSink, database: sa.Engine
-) -> None:
+def test_check_says_so_of_profiles_and_flavors(status, sink, database) -> None:
     make("any")
     make("fast", FAST)
     card("a", range(2))

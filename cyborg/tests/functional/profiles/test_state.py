@@ -11,7 +11,6 @@ from cyborg.arqs import service
 from cyborg.db import models
 from cyborg.handles import release
 from cyborg.policy import context
-from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import boots, hosts
 from cyborg.tests.mounted_api import Api
 
@@ -76,9 +75,7 @@ def test_descriptions(api: Api) -> None:
 
 
 @pytest.mark.every_database
-def test_requests_are_counted_by_the_profile_they_were_made_of(
-    api: Api, ctx: context.RequestContext, enforcer: Enforcer
-) -> None:
+def test_requests_are_counted_by_the_profile_they_were_made_of(api, ctx, enforcer) -> None:
     profile("one", "2")
     profile("two")
     made = [arq.uuid for arq in service.create(ctx, "one")]

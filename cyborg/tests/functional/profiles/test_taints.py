@@ -52,9 +52,7 @@ def set_taint(what: str, *, tainted: bool) -> None:
 
 @pytest.mark.every_database
 @pytest.mark.parametrize("what", ["device", "host"])
-def test_only_who_tolerates_it_is_given_something(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext, what: str
-) -> None:
+def test_only_who_tolerates_it_is_given_something(conf, ctx, what) -> None:
     hosts.apply(hosts.card("a"))
     before, intolerant, tolerant = boots.arqs(ctx), boots.arqs(ctx), boots.arqs(ctx, 1, TOLERANT)
     boots.bind(ctx, before, models.new_uuid())
@@ -79,9 +77,7 @@ def test_only_who_tolerates_it_is_given_something(
 
 
 @pytest.mark.parametrize("what", ["device", "host"])
-def test_what_nova_reads_keeps_it_out_of_the_candidates(
-    api: Api, placement: PlacementServer, card: str, conf: cfg.ConfigOpts, what: str
-) -> None:
+def test_what_nova_reads_keeps_it_out_of_the_candidates(api, placement, card, conf, what) -> None:
     hosts.apply(hosts.card("a"), hosts.card("b", range(4, 8)))
     placement.sync()
     for name, group in (("plain", boots.GROUP), ("tolerant", TOLERANT)):
@@ -187,9 +183,7 @@ def test_a_host_that_is_removed_comes_back_untainted(ctx: context.RequestContext
     assert not draining.get_host("host-1", 1).host.tainted
 
 
-def test_a_guest_that_was_there_leaves_as_ever(
-    conf: cfg.ConfigOpts, ctx: context.RequestContext
-) -> None:
+def test_a_guest_that_was_there_leaves_as_ever(conf, ctx) -> None:
     hosts.apply(hosts.card("a"))
     instance = models.new_uuid()
     boots.bind(ctx, boots.arqs(ctx), instance)

@@ -6,10 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import sqlalchemy as sa
-from oslo_config import cfg
 
-from cyborg.policy.enforcer import Enforcer
 from cyborg.tests import callers, scene, shown_fleet
 from cyborg.tests.browser import Browser
 
@@ -23,9 +20,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def browser(
-    conf: cfg.ConfigOpts, database: sa.Engine, enforcer: Enforcer, chromium: Browser
-) -> Iterator[Browser]:
+def browser(conf, database, enforcer, chromium) -> Iterator[Browser]:
     """The browser, which has not opened the page of the fleet yet."""
     conf.set_override("auth_strategy", "noauth", group="api")
     conf.set_override("status_page", True, group="api")

@@ -90,9 +90,7 @@ def served(folder: str, sensor: str, values: list[str]) -> list[float | None]:
         return shown()
 
 
-def test_a_standalone_cyborg_reads_sensors_by_itself(
-    simulate: Any, tmp_path: pathlib.Path
-) -> None:
+def test_a_standalone_cyborg_reads_sensors_by_itself(simulate, tmp_path) -> None:
     simulated = simulate({"cards": [GPU]})
     sensor = f"/sys/bus/pci/devices/{simulated.card('gpu')}/hwmon/hwmon3/temp1_input"
 
@@ -123,9 +121,7 @@ def lines(browser: Browser) -> Mapping[str, list[list[str]]]:
     return {label: [point.split(",") for point in points.split()] for label, points in found}
 
 
-def test_a_reading_is_a_line_with_the_value_of_now(
-    browser: Browser, reports: list[rpc.HostReport]
-) -> None:
+def test_a_reading_is_a_line_with_the_value_of_now(browser, reports) -> None:
     inventory_report.apply_report(reports[0])
     browser.open(view())
     text = part(browser)

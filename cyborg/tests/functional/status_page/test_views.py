@@ -8,7 +8,6 @@ import pathlib
 
 import pytest
 import sqlalchemy as sa
-from oslo_config import cfg
 from selenium.webdriver.common.keys import Keys
 
 from cyborg import db
@@ -157,9 +156,7 @@ def test_the_calls_of_a_view_do_not_grow_with_the_rows(browser: Browser) -> None
     assert calls() == few
 
 
-def test_a_handle_that_could_not_be_cleaned_is_shown_with_the_request_to_release(
-    browser: Browser,
-) -> None:
+def test_a_handle_that_could_not_be_cleaned_is_shown_with_the_request_to_release(browser) -> None:
     handle = models.AttachHandle
     with db.reader() as session:
         query = sa.select(handle.left_arq).where(handle.left_reason.is_not(None))
@@ -182,9 +179,7 @@ def test_a_pool_that_lacks_slots_is_stuck_behind_many_that_do_not(browser: Brows
     assert "pool-50" in browser.open("stuck")
 
 
-def test_what_is_behind_the_longest_page_is_told_and_not_taken_for_well(
-    browser: Browser, conf: cfg.ConfigOpts
-) -> None:
+def test_what_is_behind_the_longest_page_is_told_and_not_taken_for_well(browser, conf) -> None:
     host = models.Host
     with db.writer() as session:
         db.update(session, host, driver_errors={})
