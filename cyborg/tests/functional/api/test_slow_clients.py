@@ -53,11 +53,8 @@ SLOW = [
 @pytest.fixture
 def start(conf: cfg.ConfigOpts) -> Iterator[Start]:
     """``start(application)`` is the port of a server with one thread for requests."""
-    for name, value in {
-        "threads": 1,
-        "request_timeout": 600,
-        "max_request_body_size": LIMIT,
-    }.items():
+    options = {"threads": 1, "request_timeout": 600, "max_request_body_size": LIMIT}
+    for name, value in options.items():
         conf.set_override(name, value, group="api")
     with contextlib.ExitStack() as stack:
 
@@ -99,37 +96,38 @@ def devices(port: int) -> int:
     return requests.get(f"http://127.0.0.1:{port}/v2/devices", timeout=SOON).status_code
 
 
-def test_slow_requests_hold_no_thread(port: int, conf: cfg.ConfigOpts) -> None:
+def test_slow_requests_hold_no_thread_and_have_to_arrive_in_time(port, conf) -> None:
     conf.set_override("max_connections_per_peer", 0, group="api")
     with contextlib.ExitStack() as stack:
         for sent in SLOW * 10:
             stack.enter_context(connect(port, sent))
         for _ in range(10):
             assert devices(port) == 200
-
-
-@pytest.mark.parametrize("sent", SLOW)
-def test_a_request_that_comes_in_pieces_is_answered_when_it_ends(port: int, sent: bytes) -> None:
-    body = b'[{"name": "p", "groups": [{}]}]'
-    whole = {
-        b"C": POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body),
-        b"T": POST
-        + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n"
-        + b"%x;x=y\r\n%b\r\n0\r\nA: b\r\n\r\n" % (len(body) - 1, body[1:]),
-    }.get(sent[len(POST) :][:1], GET.replace(b"Host", b"Connection: close\r\nHost"))
-    with connect(port) as one:
-        for number in range(len(whole)):
-            one.sendall(whole[number : number + 1])
-        assert statuses(read_all(one)) == [b"201" if whole.startswith(b"POST") else b"200"]
-
-
-def test_a_request_has_to_arrive_in_time(port: int, conf: cfg.ConfigOpts) -> None:
     conf.set_override("request_timeout", 0.3, group="api")
     for sent in SLOW:
         answer = read_all(connect(port, sent))
         assert statuses(answer) == [b"408"]
         assert b"within 0.3 seconds" in answer
     assert read_all(connect(port)) == b""
+
+
+def test_a_request_that_comes_in_pieces_is_answered_when_it_ends(port) -> None:
+    bodies = [b'[{"name": "p%d", "groups": [{}]}]' % number for number in range(2)]
+    asked = GET.replace(b"Host", b"Connection: close\r\nHost")
+    post = POST + b"Connection: close\r\n"
+    wholes = {
+        b"\r\n" + asked: b"200",
+        asked: b"200",
+        post + b"Content-Length: %d\r\n\r\n%b" % (len(bodies[0]), bodies[0]): b"201",
+        post
+        + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n"
+        + b"%x;x=y\r\n%b\r\n0\r\nA: b\r\n\r\n" % (len(bodies[1]) - 1, bodies[1][1:]): b"201",
+    }
+    for whole, status in wholes.items():
+        with connect(port) as one:
+            for number in range(len(whole)):
+                one.sendall(whole[number : number + 1])
+            assert statuses(read_all(one)) == [status], whole
 
 
 def test_empty_lines_before_a_request_gain_no_time(port: int, conf: cfg.ConfigOpts) -> None:
@@ -156,32 +154,29 @@ def test_one_address_has_so_many_connections_without_a_request(port, conf) -> No
             assert one.recv(12) == b"HTTP/1.1 200"
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_nothing_is_answered_behind_a_body_that_was_not_read(port) -> None:
+    for body in (
         b"Content-Length: %d\r\n\r\n" % len(LARGE) + LARGE,
         b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(LARGE), LARGE),
         b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * (LIMIT + 1) + b"0\r\n\r\n",
         b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n\r\n",
-    ],
-)
-def test_nothing_is_answered_behind_a_body_that_was_not_read(port: int, body: bytes) -> None:
-    answer = read_all(connect(port, POST + body + SMUGGLED))
-    assert len(statuses(answer)) == 1
-    assert b"Connection: close" in answer
-    assert (b" 413 " in answer) == (len(body) > LIMIT)
+    ):
+        answer = read_all(connect(port, POST + body + SMUGGLED))
+        assert len(statuses(answer)) == 1, body[:80]
+        assert b"Connection: close" in answer
+        assert (b" 413 " in answer) == (len(body) > LIMIT)
 
 
-@pytest.mark.parametrize("kind", [b"Content-Length: 200000000\r\n\r\n", None])
-def test_a_large_body_is_not_read(port: int, kind: bytes | None) -> None:
+def test_a_large_body_is_not_read(port) -> None:
     piece = b" " * 1_000_000
-    one = connect(port, POST + (kind or b"Transfer-Encoding: chunked\r\n\r\nbebc200\r\n"))
-    sent = 0
-    with one, contextlib.suppress(OSError):
-        for _ in range(200):
-            one.sendall(piece)
-            sent += len(piece)
-    assert sent < 100_000_000
+    for length in (b"Content-Length: 200000000", b"Transfer-Encoding: chunked\r\n\r\nbebc200"):
+        sent = 0
+        with connect(port, POST + length + b"\r\n") as one, contextlib.suppress(OSError):
+            one.sendall(b"\r\n" if length.startswith(b"Content") else b"")
+            for _ in range(200):
+                one.sendall(piece)
+                sent += len(piece)
+        assert sent < 100_000_000, length
 
 
 def test_without_a_token_a_body_is_not_read_either(conf, database, start) -> None:
@@ -194,25 +189,27 @@ def test_without_a_token_a_body_is_not_read_either(conf, database, start) -> Non
     assert statuses(answer) == [b"401"]
 
 
-@pytest.mark.parametrize(
-    ("head", "status"),
-    [
-        (b"Content-Length: 5\r\nTransfer-Encoding: chunked", b"400"),
-        (b"Content-Length: 5\r\nContent-Length: 0", b"400"),
-        (b"Content-Length: +5", b"400"),
-        (b"Content-Length : 5", b"400"),
-        (b"Content-Length: 5\n", b"400"),
-        (b"X: y\r\n Content-Length: 5", b"400"),
-        (b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", b"400"),
-        (b"Transfer-Encoding: gzip, chunked", b"501"),
-        (b"Content_Length: 5", b"400"),
-        (b"X: " + b"y" * 200_000, b"431"),
-    ],
-)
-def test_a_request_without_a_clear_end_is_refused(port: int, head: bytes, status: bytes) -> None:
-    answer = read_all(connect(port, POST + head + b"\r\n\r\n" + b"[    " + SMUGGLED))
-    assert statuses(answer)[0] == status
-    assert len(statuses(answer)) == 1 or head.startswith(b"Content_Length")
+def test_a_request_without_a_clear_end_is_refused(port) -> None:
+    for head, status in {
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked": b"400",
+        b"Content-Length: 5\r\nContent-Length: 0": b"400",
+        b"Content-Length: +5": b"400",
+        b"Content-Length : 5": b"400",
+        b"Content-Length: 5\n": b"400",
+        b"X: y\r\n Content-Length: 5": b"400",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked": b"400",
+        b"Transfer-Encoding: gzip, chunked": b"501",
+        b"Content_Length: 5": b"400",
+        b"X: " + b"y" * 200_000: b"431",
+    }.items():
+        answer = read_all(connect(port, POST + head + b"\r\n\r\n" + b"[    " + SMUGGLED))
+        assert statuses(answer)[0] == status, head[:80]
+        assert len(statuses(answer)) == 1 or head.startswith(b"Content_Length")
+    # Trailers have a bound.
+    sent = POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n"
+    answer = read_all(connect(port, sent + b"X: y\r\n" * 2000))
+    assert statuses(answer) == [b"400"]
+    assert b"around the chunks" in answer
 
 
 def test_two_requests_at_once_are_answered_in_turn(port: int) -> None:
@@ -221,17 +218,13 @@ def test_two_requests_at_once_are_answered_in_turn(port: int) -> None:
         assert statuses(read_all(one)) == [b"200", b"400", b"200"]
 
 
-@pytest.mark.parametrize(
-    ("asks", "ends"),
-    [(b"", [b"204", b"204"]), (b"Connection: close\r\n", [b"204"])],
-    ids=["it is kept", "it is closed"],
-)
-def test_a_connection_outlives_an_answer_without_a_body(start, asks, ends) -> None:
+def test_a_connection_outlives_an_answer_without_a_body(start) -> None:
     """Nova deletes the ARQs of each instance so."""
     port = start(webob.Response(status=204))
-    with connect(port, 2 * (SMUGGLED[:-2] + asks + b"\r\n")) as one:
-        one.shutdown(socket.SHUT_WR)
-        assert statuses(read_all(one)) == ends
+    for asks, ends in ((b"", [b"204", b"204"]), (b"Connection: close\r\n", [b"204"])):
+        with connect(port, 2 * (SMUGGLED[:-2] + asks + b"\r\n")) as one:
+            one.shutdown(socket.SHUT_WR)
+            assert statuses(read_all(one)) == ends
 
 
 class Heard:
@@ -258,17 +251,17 @@ def test_empty_lines_hide_no_request_and_make_none_of_its_body(start: Start) -> 
     assert [each[:2] for each in heard.requests] == [("POST", "/a"), ("GET", "/b")]
 
 
-@pytest.mark.parametrize("head", [b"GET /a HTTP/1.1\r\n", b"DELETE /a HTTP/1.1\r\n"])
-def test_who_asks_to_continue_without_a_body_is_answered(start: Start, head: bytes) -> None:
+def test_who_asks_to_continue_without_a_body_is_answered(start) -> None:
     heard = Heard()
     port = start(heard)
-    expects = head + b"Host: x\r\nX-Auth-Token: one\r\nExpect: 100-continue\r\n\r\n"
     last = b"GET /b HTTP/1.1\r\nHost: y\r\nX-Auth-Token: two\r\nConnection: close\r\n\r\n"
-    with connect(port, expects) as one:
-        time.sleep(0.1)
-        one.sendall(last)
-        assert statuses(read_all(one)) == [b"200", b"200"]
-    assert [each[1:] for each in heard.requests] == [("/a", "one"), ("/b", "two")]
+    for method in (b"GET", b"DELETE"):
+        head = method + b" /a HTTP/1.1\r\nHost: x\r\nX-Auth-Token: one\r\n"
+        with connect(port, head + b"Expect: 100-continue\r\n\r\n") as one:
+            time.sleep(0.1)
+            one.sendall(last)
+            assert statuses(read_all(one)) == [b"200", b"200"]
+    assert [each[1:] for each in heard.requests] == 2 * [("/a", "one"), ("/b", "two")]
 
 
 def test_one_that_fails_ends_no_other(start, monkeypatch, caplog) -> None:
@@ -295,14 +288,15 @@ def test_a_client_may_ask_whether_to_send_its_body(port: int) -> None:
 
 
 class Busy:
-    """An application that answers health checks, and others when it is told to."""
+    """An application that answers health checks, or not even them, and others when told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, healthy: bool = True) -> None:
+        self.healthy = healthy
         self.asked = threading.Semaphore(0)
         self.go_on = threading.Event()
 
     def __call__(self, environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
-        if environ["PATH_INFO"] != "/healthcheck":
+        if environ["PATH_INFO"] != "/healthcheck" or not self.healthy:
             self.asked.release()
             self.go_on.wait(SOON)
         return webob.Response("it is me")(environ, start)
@@ -387,13 +381,6 @@ def test_what_is_around_chunks_is_not_kept(port: int, monkeypatch: pytest.Monkey
         assert statuses(read_all(one)) == [b"201"]
 
 
-def test_trailers_have_a_bound(port: int) -> None:
-    sent = POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n"
-    answer = read_all(connect(port, sent + b"X: y\r\n" * 2000))
-    assert statuses(answer) == [b"400"]
-    assert b"around the chunks" in answer
-
-
 def narrow(port: int, sent: bytes = GET, source: str = "127.0.0.1") -> socket.socket:
     """A connection of which the kernel keeps little."""
     one = socket.socket()
@@ -432,20 +419,20 @@ def test_who_takes_an_answer_steadily_gets_all_of_it(start: Start, conf: cfg.Con
     assert time.monotonic() - began > 1
 
 
-@pytest.mark.parametrize("path", [b"/v2/devices", b"/healthcheck"])
-def test_who_does_not_read_holds_no_thread(start: Start, path: bytes) -> None:
+def test_who_does_not_read_holds_no_thread(start) -> None:
     port = start(webob.Response(b"x" * 300_000))
-    asked = GET.replace(b"/v2/devices", path)
-    with contextlib.ExitStack() as stack:
-        waits = [stack.enter_context(narrow(port, asked * 3)) for _ in range(6)]
-        for _ in range(5):
-            url = f"http://127.0.0.1:{port}{path.decode()}"
-            assert len(requests.get(url, timeout=SOON).content) == 300_000
-        # The next request is answered when the last answer was taken.
-        content = b""
-        while len(content) < 900_000 or content.count(b"HTTP/1.1 200") < 3:
-            content += waits[0].recv(65536)
-        assert statuses(content) == [b"200"] * 3
+    for path in (b"/v2/devices", b"/healthcheck"):
+        asked = GET.replace(b"/v2/devices", path)
+        with contextlib.ExitStack() as stack:
+            waits = [stack.enter_context(narrow(port, asked * 3)) for _ in range(6)]
+            for _ in range(5):
+                url = f"http://127.0.0.1:{port}{path.decode()}"
+                assert len(requests.get(url, timeout=SOON).content) == 300_000
+            # The next request is answered when the last answer was taken.
+            content = b""
+            while len(content) < 900_000 or content.count(b"HTTP/1.1 200") < 3:
+                content += waits[0].recv(65536)
+            assert statuses(content) == [b"200"] * 3
 
 
 def read_answer(one: socket.socket) -> bytes:
@@ -511,22 +498,16 @@ def test_requests_that_are_being_answered_count_for_their_address(start, conf, c
         until(lambda: statuses(read_all(connect(port, last))) == [b"200"])
 
 
-def test_health_checks_are_answered_in_turn(start: Start) -> None:
-    asked, go_on = threading.Semaphore(0), threading.Event()
-
-    def application(environ: WSGIEnvironment, begin: StartResponse) -> Iterable[bytes]:
-        asked.release()
-        go_on.wait(SOON)
-        return webob.Response("it is me")(environ, begin)
-
-    port = start(application)
+def test_health_checks_are_answered_in_turn(start) -> None:
+    busy = Busy(healthy=False)
+    port = start(busy)
     check = GET.replace(b"/v2/devices", b"/healthcheck")
     with contextlib.ExitStack() as stack:
         stack.enter_context(connect(port, check))
-        assert asked.acquire(timeout=SOON)
+        assert busy.asked.acquire(timeout=SOON)
         mine = [connect(port, check) for _ in range(40)]
         other = stack.enter_context(connect(port, check, source="127.0.0.2"))
-        go_on.set()
+        busy.go_on.set()
         assert other.recv(12) == b"HTTP/1.1 200"
         for one in mine:
             one.close()
