@@ -85,7 +85,7 @@ def test_many_chunks_are_put_together_once(conf, monkeypatch) -> None:
         5,
         [],
         {"brackets": "[[{{" * 50, "escaped": '\\"[['},
-        {"é": "\U0001f600"},
+        {"é": "\U0001f600"},  # in ASCII a pair of surrogates
         json.loads("[" * DEPTH + "]" * DEPTH),
     ],
 )
@@ -123,10 +123,6 @@ def test_what_nobody_could_bear_is_refused(content: bytes, sentence: str) -> Non
         request_body.decode(content, DEPTH)
 
 
-def test_a_pair_of_surrogates_is_a_character() -> None:
-    assert request_body.decode(b'"\\ud83d\\ude00"', DEPTH) == "\U0001f600"
-
-
 def test_a_body_is_needed_and_is_not_null() -> None:
     with pytest.raises(errors.Invalid, match='Missing argument: "req"'):
         body(b"").data("req")
@@ -134,54 +130,35 @@ def test_a_body_is_needed_and_is_not_null() -> None:
         body(b" null ").data("req")
 
 
-@pytest.mark.parametrize(
-    "content_type",
-    ["application/json", "Application/JSON; charset=UTF-8", 'application/json;charset="utf-8"'],
-)
-def test_json_by_its_name(content_type: str) -> None:
-    assert body(b"[]", content_type).data("req") == []
-
-
-@pytest.mark.parametrize(
-    "content_type",
-    [
-        "",
-        "text/plain",
-        "application/xml",
-        "application/json-patch+json",
-        "application/x-www-form-urlencoded",
-        "multipart/form-data",
+def test_json_by_its_name_and_no_other_type() -> None:
+    for name in (
+        "application/json", "Application/JSON; charset=UTF-8", 'application/json;charset="utf-8"'
+    ):
+        assert body(b"[]", name).data("req") == []
+    for name in (
+        "", "text/plain", "application/xml", "application/json-patch+json",
+        "application/x-www-form-urlencoded", "multipart/form-data",
         "application/json; charset=utf-16",
-    ],
-)
-def test_other_types_are_refused(content_type: str) -> None:
-    with pytest.raises(errors.UnsupportedMediaType, match="Unknown mimetype"):
-        body(b"[]", content_type).data("req")
+    ):
+        with pytest.raises(errors.UnsupportedMediaType, match="Unknown mimetype"):
+            body(b"[]", name).data("req")
 
 
 @pytest.mark.parametrize(
-    ("path", "query", "sentence"),
+    ("mount", "path", "query", "sentence"),
     [
-        ("/v2/a\0b", "", "NUL"),
-        ("/v2", "name=%00", "NUL"),
-        ("/v2/\xff", "", "UTF-8"),
-        ("/v2", "name=%ff", "UTF-8"),
-        ("/v2", "name=%ed%a0%80", "UTF-8"),
-        ("/v2", "name=\xff", "UTF-8"),
+        ("", "/v2/a\0b", "", "NUL"),
+        ("", "/v2", "name=%00", "NUL"),
+        ("", "/v2/\xff", "", "UTF-8"),
+        ("", "/v2", "name=%ff", "UTF-8"),
+        ("", "/v2", "name=%ed%a0%80", "UTF-8"),
+        ("", "/v2", "name=\xff", "UTF-8"),
+        ("/\xff", "/v2", "", "UTF-8"),
     ],
 )
-def test_a_url_is_utf8_without_nul(path: str, query: str, sentence: str) -> None:
+def test_a_url_is_utf8_without_nul(mount, path, query, sentence) -> None:
+    good = "/é".encode().decode("latin-1")
+    request_body.check_url({"SCRIPT_NAME": good, "PATH_INFO": good, "QUERY_STRING": "a=%C3%A9"})
+    environ = {"SCRIPT_NAME": mount, "PATH_INFO": path, "QUERY_STRING": query}
     with pytest.raises(errors.Invalid, match=sentence):
-        request_body.check_url({"PATH_INFO": path, "QUERY_STRING": query})
-
-
-def test_the_place_where_we_are_mounted_is_utf8() -> None:
-    request_body.check_url({"SCRIPT_NAME": "/é".encode().decode("latin-1"), "PATH_INFO": "/v2"})
-    with pytest.raises(errors.Invalid, match="UTF-8"):
-        request_body.check_url({"SCRIPT_NAME": "/\xff", "PATH_INFO": "/v2"})
-
-
-def test_a_url_of_other_characters() -> None:
-    request_body.check_url(
-        {"PATH_INFO": "/v2/é".encode().decode("latin-1"), "QUERY_STRING": "a=%C3%A9"}
-    )
+        request_body.check_url(environ)

@@ -65,10 +65,7 @@ def test_sentences(data: Any, sentence: str) -> None:
     assert sentence in caught.value.message
 
 
-def test_what_is_as_the_schema_says() -> None:
+def test_what_is_as_the_schema_says_and_what_a_message_is_about() -> None:
     validation.check(SCHEMA, {"name": "a", "uuid": UUID.upper().replace("-", ""), "items": [False]})
-
-
-def test_a_message_can_say_what_it_is_about() -> None:
     with pytest.raises(errors.Invalid, match=r"^Not applied: uuid must be a text\.$"):
         validation.check({"type": "string"}, 5, field="uuid", prefix="Not applied: ")

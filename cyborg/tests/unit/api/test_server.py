@@ -7,27 +7,24 @@ import pytest
 import requests
 import trustme
 import webob
-from oslo_config import cfg
 
 from cyborg.api import server
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"])
-def test_without_authentication_loopback_is_safe(conf: cfg.ConfigOpts, host: str) -> None:
+def test_without_authentication_only_loopback_is_safe(conf) -> None:
+    elsewhere = ("0.0.0.0", "::", "192.0.2.1", "cloud.example")
     conf.set_override("noauth_allow_remote", False, group="api")
-    conf.set_override("auth_strategy", "noauth", group="api")
-    server.check_address(conf, host)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "cloud.example"])
-def test_without_authentication_another_address_is_not(conf: cfg.ConfigOpts, host: str) -> None:
-    conf.set_override("noauth_allow_remote", False, group="api")
-    server.check_address(conf, host)
-    conf.set_override("auth_strategy", "noauth", group="api")
-    with pytest.raises(server.UnsafeAddress, match="noauth_allow_remote"):
+    for host in elsewhere:
         server.check_address(conf, host)
+    conf.set_override("auth_strategy", "noauth", group="api")
+    for host in ("127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost"):
+        server.check_address(conf, host)
+    for host in elsewhere:
+        with pytest.raises(server.UnsafeAddress, match="noauth_allow_remote"):
+            server.check_address(conf, host)
     conf.set_override("noauth_allow_remote", True, group="api")
-    server.check_address(conf, host)
+    for host in elsewhere:
+        server.check_address(conf, host)
 
 
 def test_https_with_a_certificate_for_each_side(conf, tmp_path) -> None:
