@@ -21,6 +21,7 @@ from cyborg.tests.service import Site
 AES, ZIP = "aaaa-1", "zzzz-2"
 FPGA = {"resources:FPGA": "1"}
 PATH = "/device_profiles/p/candidates"
+FIXED = ("CUSTOM_FAKE_DEVICE", "CUSTOM_FIXED")
 CARDS = ("idle", "zip", "aes", "fixed", "renamed")
 
 
@@ -31,7 +32,7 @@ def rack(site: Site) -> Site:
         "idle": {"function": ""},
         "zip": {"function": ZIP},
         "aes": {"function": AES, "traits": ("CUSTOM_FAKE_DEVICE", "CUSTOM_FAST")},
-        "fixed": {"program_mode": None, "traits": ("CUSTOM_FAKE_DEVICE", "CUSTOM_FIXED")},
+        "fixed": {"program_mode": None, "traits": (*FIXED, "HW_NIC_SRIOV_TRUSTED")},
     }
     devices = []
     for number, (name, fields) in enumerate(cards.items()):
@@ -70,7 +71,7 @@ def cards(site: Site, query: str = "") -> list[str]:
     ]
 
 
-def test_what_is_preferred_comes_first_and_keeps_nothing_away(rack: Site) -> None:
+def test_what_is_preferred_comes_first_and_keeps_nothing_away(rack) -> None:
     profile(rack, {"accel:preferred_function": "AAAA1"})
     found = cards(rack)
     assert found[0] == "aes"
@@ -82,22 +83,18 @@ def test_what_is_preferred_comes_first_and_keeps_nothing_away(rack: Site) -> Non
     assert cards(rack, "?limit=1") == ["aes"]
     change(rack, {"accel:preferred_trait": "CUSTOM_FIXED, CUSTOM_NOBODY_HAS_IT"})
     assert cards(rack)[0] == "fixed"
-    change(rack, {"trait:CUSTOM_NEVER_HEARD_OF": "required"})
-    assert cards(rack) == []
-
-
-def test_what_must_be_programmed_comes_after_what_runs_it(rack: Site) -> None:
-    profile(rack, {"accel:function_id": ZIP, "accel:preferred_trait": "CUSTOM_FAKE_DEVICE"})
-    # What cannot be programmed and does not run it could not be bound.
+    for trait, has_it in (("HW_NIC_SRIOV_TRUSTED", ["fixed"]), ("CUSTOM_NEVER_HEARD_OF", [])):
+        change(rack, {f"trait:{trait}": "required"})
+        assert cards(rack) == has_it
+    # What must be programmed comes after what runs it. What cannot be programmed and does not
+    # run it could not be bound.
+    change(rack, {"accel:function_id": ZIP, "accel:preferred_trait": "CUSTOM_FAKE_DEVICE"})
     assert cards(rack)[0] == "zip"
     assert sorted(cards(rack)) == ["aes 1", "idle 1", "zip"]
-
-
-def test_groups_are_served_together(rack: Site) -> None:
-    profile(rack, {"accel:function_id": ZIP}, {"accel:function_id": AES})
+    # Groups are served together, and no card can run both.
+    change(rack, {"accel:function_id": ZIP}, {"accel:function_id": AES})
     found = cards(rack)
     assert found[0] == "zip+aes"
-    # No card can run both.
     assert sorted(found) == sorted(
         ["zip+aes", "zip+idle 1", "idle+aes 1", "aes+zip 2", "aes+idle 2", "idle+zip 2"]
     )
@@ -108,24 +105,6 @@ def test_groups_are_served_together(rack: Site) -> None:
     found = cards(rack)
     assert {"zip+zip", "aes+idle 1"} <= set(found)
     assert {"aes+aes 1", "idle+idle 1"}.isdisjoint(found)
-
-
-def test_a_standard_trait_chooses(site: Site) -> None:
-    traits = {"trusted": ("HW_NIC_SRIOV", "HW_NIC_SRIOV_TRUSTED"), "other": ("HW_NIC_SRIOV",)}
-    site.placement.make_provider(hosts.ROOT)
-    hosts.apply(
-        *(
-            hosts.device(name, hosts.deployable(f"host-1_{name}", (number,), traits=has))
-            for number, (name, has) in enumerate(traits.items())
-        )
-    )
-    site.placement.sync()
-    body = {"name": "p", "groups": [FPGA | {"trait:HW_NIC_SRIOV_TRUSTED": "required"}]}
-    site.call("POST", "/device_profiles", body, "2.4")
-
-    (found,) = candidates(site)
-
-    assert found["groups"][0]["rp_uuid"] == provider_uuid("host-1_trusted")
 
 
 def test_a_candidate_can_be_bound(rack: Site, ctx: context.RequestContext) -> None:

@@ -20,11 +20,6 @@ PATH = "/v2/device_profiles"
 BODY = {"name": "one", "groups": [dict(boots.GROUP)]}
 
 
-def profile(name: str, amount: str = "1") -> None:
-    groups = [{**boots.GROUP, "resources:FPGA": amount}]
-    profiles.create_profile(name=name, groups=groups, description=None)
-
-
 def names(api: Api, query: str = "", version: str = "latest") -> list[str]:
     answer = api.ask("GET", PATH + query, version=version)
     return [row["name"] for row in answer.json["device_profiles"]]
@@ -76,8 +71,9 @@ def test_descriptions(api: Api) -> None:
 
 @pytest.mark.every_database
 def test_requests_are_counted_by_the_profile_they_were_made_of(api, ctx, enforcer) -> None:
-    profile("one", "2")
-    profile("two")
+    for name, amount in (("one", "2"), ("two", "1")):
+        group = {**boots.GROUP, "resources:FPGA": amount}
+        profiles.create_profile(name=name, groups=[group], description=None)
     made = [arq.uuid for arq in service.create(ctx, "one")]
     other = context.RequestContext(enforcer=enforcer, project_id="other", roles=["member"])
     service.create(other, "one")
@@ -97,16 +93,13 @@ def test_requests_are_counted_by_the_profile_they_were_made_of(api, ctx, enforce
 def test_the_keys_of_a_group_keep_their_order(api: Api) -> None:
     keys = {"trait:CUSTOM_B": "required", "resources:FPGA": "1", "trait:CUSTOM_A": "required"}
 
-    def shown(path: str) -> list[list[str]]:
-        return [list(group) for group in api.call("GET", path)["groups"]]
-
     for order in (list(keys), sorted(keys), sorted(keys, reverse=True)):
         body = {**BODY, "groups": [{key: keys[key] for key in order}]}
         if order == list(keys):
             api.call("POST", PATH, body)
         else:
             api.call("PUT", f"{PATH}/one", body)
-        assert shown(f"{PATH}/one") == [order]
+        assert [list(group) for group in api.call("GET", f"{PATH}/one")["groups"]] == [order]
 
 
 def fact(deployable: str, key: str, value: str = "CUSTOM_A") -> dict[str, str]:
