@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from typing import Any
 
@@ -15,14 +16,14 @@ from oslo_config import cfg
 from oslo_policy import opts
 
 from cyborg import db
-from cyborg.api import app
 from cyborg.db import models
 from cyborg.tests import boots, engine, hosts, messages, servers
+from cyborg.tests.mounted_api import Api
 
 MEMBER = {"X-Project-Id": "p1", "X-User-Id": "u1", "X-Roles": "member,reader"}
 MANAGER = {**MEMBER, "X-Roles": "manager,member,reader"}
 SERVICE = {"X-Project-Id": "services", "X-User-Id": "nova", "X-Roles": "service"}
-ADMIN: dict[str, str] = {}
+ADMIN: Mapping[str, str] = {}
 
 INSTANCE = "aaaaaaaa-0000-4000-8000-000000000001"
 
@@ -40,19 +41,12 @@ def ask(conf: cfg.ConfigOpts, database: sa.Engine) -> Iterator[Ask]:
     """``ask(method, path, body, who)`` at the newest microversion, or at another one."""
     conf.set_override("auth_strategy", "noauth", group="api")
     with messages.transport(conf, "memory"):
-        application = app.load(conf)
+        api = Api(conf)
 
         def asking(
-            method: str,
-            path: str,
-            body: Any = None,
-            who: dict[str, str] = ADMIN,
-            version: str = "latest",
+            method: str, path: str, body: Any = None, who: Mapping[str, str] = ADMIN, **more: str
         ) -> webob.Response:
-            headers = {"OpenStack-API-Version": version, "Content-Type": "application/json", **who}
-            given = {} if body is None else {"json": body}
-            request = webob.Request.blank(f"/v2{path}", method=method, headers=headers, **given)
-            return request.get_response(application)
+            return api.ask(method, f"/v2{path}", body, **who, **more)
 
         yield asking
 
@@ -139,22 +133,20 @@ NAMING: list[tuple[str, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    "who", [MEMBER, MANAGER, SERVICE, {**SERVICE, "X-Roles": "member,service"}]
-)
-def test_a_private_profile_looks_like_none(ask: Ask, who: dict[str, str]) -> None:
+def test_a_private_profile_looks_like_none(ask) -> None:
     make_profile(ask, "public")
     make_profile(ask, "hidden", visibility="private", projects=["p9"], uuid=HIDDEN)
-    for method, path, body in NAMING:
 
-        def answer(name: str, asked: tuple[str, str, Any] = (method, path, body)) -> list[object]:
-            filled = json.loads(json.dumps(asked[2]).replace('"{}"', json.dumps(name)))
-            found = ask(asked[0], asked[1].format(name), filled, who)
-            text = found.text.replace(name, "NAME").partition("request_id")[0]
-            return [found.status_int, text]
+    def answer(name: str) -> list[object]:
+        filled = json.loads(json.dumps(body).replace('"{}"', json.dumps(name)))
+        found = ask(method, path.format(name), filled, who)
+        text = found.text.replace(name, "NAME").partition("request_id")[0]
+        return [found.status_int, text]
 
-        assert answer("hidden") == answer("absent"), (method, path, body)
-        assert answer(HIDDEN) == answer(ABSENT), (method, path, body)
+    others = (MEMBER, MANAGER, SERVICE, {**SERVICE, "X-Roles": "member,service"})
+    for who, (method, path, body) in itertools.product(others, NAMING):
+        assert answer("hidden") == answer("absent"), (who, method, path, body)
+        assert answer(HIDDEN) == answer(ABSENT), (who, method, path, body)
 
 
 KUBE = {**MEMBER, "X-Roles": "member,reader,cyborg_kube"}
@@ -168,16 +160,14 @@ def kube_policy(conf: cfg.ConfigOpts) -> None:
     conf.set_override("policy_file", str(shipped), group="oslo_policy")
 
 
-@pytest.mark.usefixtures("kube_policy")
-def test_a_node_of_kubernetes_allocates_by_groups_and_learns_no_names(ask: Ask) -> None:
+def test_a_node_of_kubernetes_allocates_by_groups_and_learns_no_names(kube_policy, ask) -> None:
     make_profile(ask, "hidden", visibility="private", projects=["p9"])
+    group = {"groups": [{"resources:FPGA": "1"}]}
     for name in ("hidden", "absent"):
-        body = {"name": name, "groups": [{"resources:FPGA": "1"}]}
-        assert ask("POST", "/device_profiles", body, KUBE).status_int == 403
-    wish = {"consumer": JOB, "groups": [{"resources:FPGA": "1"}]}
-    assert ask("POST", "/allocations", wish, MEMBER).status_int == 403
-    # There is no Placement here: it was permitted.
-    assert ask("POST", "/allocations", wish, KUBE).status_int == 501
+        assert ask("POST", "/device_profiles", {"name": name, **group}, KUBE).status_int == 403
+    # There is no Placement here: 501 is said where it is permitted.
+    for who, status in ((MEMBER, 403), (KUBE, 501)):
+        assert ask("POST", "/allocations", {"consumer": JOB, **group}, who).status_int == status
 
 
 HOT = "0000:3b:00.0 on host-1 is hot by /sys/class/hwmon/hwmon1"

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from cyborg.api import app, server
-from cyborg.tests import messages
+from cyborg.tests import messages, scene
 from cyborg.tests.deployment import PRODUCTION
 from cyborg.tests.service import PATIENCE
 
@@ -75,12 +74,8 @@ def url(conf, database, keystone, memcached) -> Iterator[str]:
     assert page[GROUP]["memcached_servers"]
     place = f"127.0.0.1:{memcached.server_address[1]}"
     conf.set_override("memcached_servers", [place], group=GROUP)
-    with messages.transport(conf, "memory"):
-        http = server.Server(conf, app.load(conf), "127.0.0.1", 0)
-        port = http.listen()
-        http.start()
-        yield f"http://127.0.0.1:{port}/v2"
-        http.stop()
+    with messages.transport(conf, "memory"), scene.serving(conf) as found:
+        yield found
 
 
 def test_what_is_in_memcached_makes_nobody_an_administrator(url, memcached, personas) -> None:
