@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """openstacksdk's accelerator proxy, unmodified, against the API over HTTP.
 
-Commands call it for devices, deployables, attributes and profiles: see ``test_cli``.
+Commands call it for devices, deployables, attributes, profiles and requests: see ``test_cli``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ UNKNOWN = "11111111-2222-3333-4444-555555555555"
 GROUPS = [{"resources:FPGA": "2", "trait:CUSTOM_FAKE_DEVICE": "required"}]
 TARGET = {"hostname": hosts.ROOT, "device_rp_uuid": RP, "instance_uuid": models.new_uuid()}
 BIND = [{"path": f"/{field}", "op": "add", "value": value} for field, value in TARGET.items()]
-UNBIND = [{"path": f"/{field}", "op": "remove"} for field in TARGET]
 PROGRAM = [{"path": "/program", "op": "replace", "value": [{"image_uuid": UNKNOWN}]}]
 
 pytestmark = pytest.mark.filterwarnings("ignore::openstack.warnings.RemovedInSDK50Warning")
@@ -68,41 +67,6 @@ def test_programming(sdk: _proxy.Proxy, site: Site) -> None:
     assert (programmed.id, programmed.name) == (deployable.id, NAME)
     (operation,) = site.call("GET", "/operations", version="2.4")["operations"]
     assert (operation["state"], operation["image_uuid"]) == ("succeeded", UNKNOWN)
-
-
-def test_accelerator_requests(sdk: _proxy.Proxy, site: Site) -> None:
-    site.populate()
-    sdk.create_device_profile(name="fpga", groups=GROUPS)
-
-    made = sdk.create_accelerator_request(device_profile_name="fpga")
-
-    assert (made.state, made.device_profile_name) == (models.INITIAL, "fpga")
-    one, other = sdk.accelerator_requests()
-    assert one.uuid == made.uuid
-    sdk.patch_accelerator_request(made, BIND)
-    bound = sdk.get_accelerator_request(made)
-    assert bound.state == models.BOUND
-    assert {field: getattr(bound, field) for field in TARGET} == TARGET
-    assert (bound.attach_handle_type, bound.device_profile_group_id) == ("TEST_PCI", 0)
-    assert bound.attach_handle_info.keys() == {"domain", "bus", "device", "function"}
-    assert [arq.state for arq in sdk.accelerator_requests()] == [models.BOUND, models.INITIAL]
-
-    sdk.update_accelerator_request(made.uuid, UNBIND)
-    assert sdk.get_accelerator_request(made).state == models.UNBOUND
-    with pytest.raises(exceptions.BadRequestException, match="Fields absent"):
-        sdk.patch_accelerator_request(made, BIND[:1])
-    sdk.update_accelerator_request(made.uuid, BIND)
-    sdk.delete_accelerator_request(made)
-    sdk.delete_accelerator_request(made)
-    with pytest.raises(exceptions.NotFoundException):
-        sdk.delete_accelerator_request(made, ignore_missing=False)
-    with pytest.raises(exceptions.NotFoundException):
-        sdk.get_accelerator_request(made.uuid)
-    with pytest.raises(exceptions.NotFoundException):
-        sdk.patch_accelerator_request(made.uuid, BIND)
-    with pytest.raises(exceptions.NotFoundException, match="Device Profile not found"):
-        sdk.create_accelerator_request(device_profile_name="nothing")
-    assert [arq.uuid for arq in sdk.accelerator_requests()] == [other.uuid]
 
 
 def test_waiting(site: Site) -> None:

@@ -18,22 +18,13 @@ from cyborg.tests.ports import free_port
 pytestmark = pytest.mark.usefixtures("quiet_openstack")
 
 #: One command for each microversion that commands need.
-COMMANDS = [
-    ("service", "list"),
-    ("operation", "list"),
-    ("allocation", "list"),
-    ("function", "pool", "list"),
-    ("history", "list"),
-    ("usage", "list"),
-    ("host", "show", "compute-1"),
-    ("host", "key", "list", "compute-1"),
-    ("device", "delete", "abd631e7-29c5-4041-a790-fb783db48ec8"),
-    ("device", "set", "fpga", "--disable"),
-    ("device", "profile", "candidates", "fpga"),
-    ("device", "attribute", "create", "fpga", "CUSTOM_A", "b"),
-    ("attach", "handle", "list"),
-    ("arq", "release", "abd631e7-29c5-4041-a790-fb783db48ec8"),
-]
+COMMANDS = (
+    *("service list", "operation list", "allocation list", "function pool list", "history list"),
+    *("usage list", "host show compute-1", "host key list compute-1", "attach handle list"),
+    *("device set fpga --disable", "device delete abd631e7-29c5-4041-a790-fb783db48ec8"),
+    *("device profile candidates fpga", "device attribute create fpga CUSTOM_A b"),
+    "arq release abd631e7-29c5-4041-a790-fb783db48ec8",
+)
 
 
 class _Keystone(http.server.BaseHTTPRequestHandler):
@@ -96,13 +87,13 @@ class _Cloud(OpenStack):
         ]
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_server_that_is_down_is_not_called_old(words: tuple[str, ...]) -> None:
+def test_a_server_that_is_down_is_not_called_old() -> None:
     endpoint = f"http://127.0.0.1:{free_port()}/v2"
     with serve(_Keystone, endpoint) as keystone:
-        told = _Cloud(endpoint=keystone).refused(*words)
-    assert f"Unable to establish connection to {endpoint}" in told
-    assert "microversion" not in told
+        for words in COMMANDS:
+            told = _Cloud(endpoint=keystone).refused(*words.split())
+            assert f"Unable to establish connection to {endpoint}" in told, words
+            assert "microversion" not in told
 
 
 @pytest.mark.parametrize(
