@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
 
 SLOW, LARGE, HALF, UNREAD = 200, 50, 50, 20
 
@@ -22,7 +21,7 @@ _SLOW = b"GET /v2/devices HTTP/1.1\r\nHost: localhost\r\nX-More: "
 _LARGE = _HEAD + b"Content-Length: 200000000\r\n\r\n"
 #: Of a megabyte almost all is around the chunks.
 _HALF = _HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1;%b\r\n \r\n" % (b"x" * 241) * 4000
-_DOCUMENT = "/v2/openapi.json"
+_DOCUMENT = b"GET /v2/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _PIECE = b" " * 65536
 #: Bytes of a half body that are sent at a time.
 _BIT = 8192
@@ -56,7 +55,11 @@ class Crowd:
         self._large = [self._connect(number, _LARGE) for number in range(LARGE)]
         for number in range(HALF):
             self._begin_half(number)
-        self._stack.enter_context(not_reading(self._port, _DOCUMENT, UNREAD))
+        for _ in range(UNREAD):
+            one = self._stack.enter_context(narrow(self._port, "127.0.2.1"))
+            one.setblocking(False)
+            with contextlib.suppress(OSError):
+                one.send(_DOCUMENT * _AHEAD)
         self._thread.start()
         return self
 
@@ -118,24 +121,12 @@ def _takes(one: socket.socket) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def not_reading(
-    port: int, path: str, count: int, source: str = "127.0.2.1"
-) -> Iterator[list[socket.socket]]:
-    """While the block runs, so many clients of one address ask again and again, and do not read."""
-    request = b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode()
-    with contextlib.ExitStack() as stack:
-        clients = []
-        for _ in range(count):
-            one = stack.enter_context(socket.socket())
-            # The kernel keeps little of what is sent to it, on both sides.
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _TINY)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, _TINY)
-            one.bind((source, 0))
-            one.settimeout(_SECONDS)
-            one.connect(("127.0.0.1", port))
-            one.setblocking(False)
-            with contextlib.suppress(OSError):
-                one.send(request * _AHEAD)
-            clients.append(one)
-        yield clients
+def narrow(port: int, source: str, buffer: int = _TINY, segment: int = _TINY) -> socket.socket:
+    """A connection of which the kernel keeps little of what is sent to it, on both sides."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
+    one.settimeout(_SECONDS)
+    one.bind((source, 0))
+    one.connect(("127.0.0.1", port))
+    return one

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import socket
@@ -19,16 +20,8 @@ pytestmark = [pytest.mark.every_database, pytest.mark.usefixtures("database")]
 
 BODY = [{"name": "gpu", "groups": [{"resources:FPGA": "1"}]}]
 HEADERS = (
-    "Accept",
-    "Content-Type",
-    "Host",
-    "OpenStack-API-Version",
-    "User-Agent",
-    "X-Auth-Token",
-    "X-Openstack-Request-Id",
-    "X-Project-Id",
-    "X-Roles",
-    "X-User-Id",
+    *("Accept", "Content-Type", "Host", "OpenStack-API-Version", "User-Agent", "X-Auth-Token"),
+    *("X-Openstack-Request-Id", "X-Project-Id", "X-Roles", "X-User-Id"),
 )
 
 
@@ -88,15 +81,14 @@ class _Names(dict[str, str]):
         return "6b1a7f6e-0d35-4e0e-9f0f-3a5b0c7d9e21"
 
 
-@pytest.mark.parametrize("name", HEADERS)
-def test_in_a_header(url: str, name: str) -> None:
+def test_in_a_header(url: str) -> None:
     body = json.dumps(BODY).encode()
     port = int(url.rpartition(":")[2].partition("/")[0])
     usual = {"Host": "localhost", "Content-Type": "application/json", "Connection": "close"}
-    for value in ("a\0b", "\0", "req-\0", "accelerator 2.0\0"):
+    for name, value in itertools.product(HEADERS, ("a\0b", "\0", "req-\0", "accelerator 2.0\0")):
         headers = usual | {name: value, "Content-Length": str(len(body))}
         head = "".join(f"{key}: {said}\r\n" for key, said in headers.items())
         with socket.create_connection(("127.0.0.1", port), scene.PATIENCE) as one:
             one.sendall(f"POST /v2/device_profiles HTTP/1.1\r\n{head}\r\n".encode() + body)
             answer = b"".join(iter(lambda: one.recv(65536), b""))
-        assert re.match(rb"HTTP/1\.[01] 4\d\d ", answer), (value, answer)
+        assert re.match(rb"HTTP/1\.[01] 4\d\d ", answer), (name, value, answer)

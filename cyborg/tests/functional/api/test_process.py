@@ -19,9 +19,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from cyborg.tests import crowd, forked
+from cyborg.tests import crowd, forked, one_service
 from cyborg.tests.one_service import PATIENCE, get
 from cyborg.tests.ports import free_port
+from cyborg.tests.standalone_site import wait_for
 
 pytestmark = [pytest.mark.usefixtures("database"), pytest.mark.slow]
 
@@ -40,40 +41,27 @@ def write_config(folder: pathlib.Path, database_url: str, **api: object) -> path
 
 
 @pytest.fixture
-def config(tmp_path: pathlib.Path, database_url: str) -> pathlib.Path:
-    return write_config(tmp_path, database_url, port=free_port())
-
-
-@pytest.fixture
-def served(config, tmp_path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def served(tmp_path, database_url) -> Iterator[tuple[one_service.Forked, int]]:
     """A running ``cyborg-api`` and its port."""
-    port = int(config.read_text().rpartition("=")[2])
-    command = [sys.executable, "-m", "cyborg.cmd.api", "--config-file", str(config)]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while get(port, "/") != 200:
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            assert time.monotonic() < deadline
-        yield process, port
-    finally:
-        process.kill()
-        process.wait()
+    port = free_port()
+    config = write_config(tmp_path, database_url, port=port)
+    process = one_service.Forked("cyborg-api", f"--config-file={config}", log=tmp_path / "log")
+
+    def answers() -> bool:
+        assert process.poll() is None, process.log.read_text()
+        return get(port, "/") == 200
+
+    wait_for("the API", answers)
+    yield process, port
+    process.kill()
 
 
-def most_memory(process: subprocess.Popen[bytes]) -> int:
+def most_memory(folder: pathlib.Path) -> int:
     """Bytes of memory that a process has had at most since that was forgotten."""
-    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    status = (folder / "status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found
     return 1024 * int(found[1])
-
-
-def timed(port: int, path: str) -> tuple[int | None, float]:
-    """The answer's status, and the seconds until it was there."""
-    began = time.monotonic()
-    return get(port, path), time.monotonic() - began
 
 
 def test_wasteful_clients_take_little_from_the_others(served) -> None:
@@ -81,17 +69,19 @@ def test_wasteful_clients_take_little_from_the_others(served) -> None:
     # The memory of the document, when it is made, is taken without a crowd, too.
     for path in ("/v2/devices", "/v2/openapi.json") * 10:
         assert get(port, path) == 200
-    pathlib.Path(f"/proc/{process.pid}/clear_refs").write_text("5")
-    before = most_memory(process)
+    folder = pathlib.Path("/proc", str(process._process.pid))
+    (folder / "clear_refs").write_text("5")
+    before = most_memory(folder)
     with crowd.Crowd(port):
         answers = []
         end = time.monotonic() + 4
         while time.monotonic() < end:
-            answers.append(timed(port, "/v2/devices"))
+            began = time.monotonic()
+            answers.append((get(port, "/v2/devices"), time.monotonic() - began))
     assert {status for status, _ in answers} == {200}
     # One answer may be late on a machine that has other work.
     assert statistics.median(seconds for _, seconds in answers) < 1
-    assert most_memory(process) - before < 50_000_000
+    assert most_memory(folder) - before < 50_000_000
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -144,13 +134,6 @@ def unread(line: str, port: int) -> int:
     return int(queues.partition(":")[2], 16) if established else 0
 
 
-@pytest.fixture
-def taken() -> Iterator[int]:
-    """A port at which somebody listens."""
-    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        yield listener.getsockname()[1]
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -159,14 +142,15 @@ def taken() -> Iterator[int]:
         ({}, "The paste file {folder}/api-paste.ini cannot be used"),
         ({"enable_ssl_api": True}, "[api] enable_ssl_api needs [ssl] cert_file"),
     ],
-    ids=["remote without authentication", "port in use", "paste file of old", "no certificate"],
 )
-def test_it_says_why_it_does_not_start(tmp_path, database_url, taken, options, sentence) -> None:
+def test_it_says_why_it_does_not_start(tmp_path, database_url, options, sentence) -> None:
     if not options:
         (tmp_path / "api-paste.ini").write_text("[pipeline:main]\npipeline = request_id api_v2\n")
-    given = {name: str(value).format(port=taken) for name, value in options.items()}
-    config = write_config(tmp_path, database_url, **given)
-    done = forked.run("cyborg-api", "--config-file", str(config))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        given = {name: str(value).format(port=port) for name, value in options.items()}
+        config = write_config(tmp_path, database_url, **given)
+        done = forked.run("cyborg-api", "--config-file", str(config))
     assert done.returncode == 1
     log = done.stdout + done.stderr
     assert sentence.format(folder=tmp_path) in log
@@ -189,7 +173,8 @@ for arguments, environ in json.loads(sys.argv.pop()):
 """
 
 
-def test_the_wsgi_module_finds_its_configuration(config: pathlib.Path) -> None:
+def test_the_wsgi_module_finds_its_configuration(tmp_path, database_url) -> None:
+    config = write_config(tmp_path, database_url)
     ways: list[tuple[list[str], dict[str, str]]] = [
         (["--config-file", str(config)], {}),
         (["--unrelated", "x"], {"OS_CYBORG_CONFIG_DIR": str(config.parent)}),

@@ -53,19 +53,9 @@ FALSE = {
 }
 #: Ways to ask how the API is, of which at least the first three are some.
 CHECKS = (
-    "/healthcheck",
-    "/healthcheck/",
-    "/healthcheck//",
-    "//healthcheck",
-    "/healthcheck?x=/..",
-    "/healthcheck#/x",
-    "/%68ealthcheck",
-    "/healthcheck%2F",
-    "/healthcheck%2f%2F",
-    "/v2/../healthcheck",
-    "/v2/%2e%2e/healthcheck",
-    "/healthcheck%0A",
-    "/healthcheck/.",
+    *("/healthcheck", "/healthcheck/", "/healthcheck//", "//healthcheck", "/healthcheck?x=/.."),
+    *("/healthcheck#/x", "/%68ealthcheck", "/healthcheck%2F", "/healthcheck%2f%2F"),
+    *("/v2/../healthcheck", "/v2/%2e%2e/healthcheck", "/healthcheck%0A", "/healthcheck/."),
     "http://localhost/healthcheck",
 )
 PROFILE = b'[{"name": "p", "groups": [{"resources:FPGA": "1"}]}]'
@@ -267,29 +257,50 @@ def edge(database, database_url, keystone, tmp_path) -> Iterator[Edge]:
 
 
 @pytest.fixture
-def served(edge: Edge) -> Edge:
-    """Both run."""
-    edge.start_proxy()
-    edge.start_api()
-    return edge
-
-
-@pytest.fixture
 def admin(personas: Personas) -> dict[str, str]:
     """The headers of an administrator."""
     return {"X-Auth-Token": personas.token("admin"), "Content-Type": "application/json"}
 
 
-def test_clients_come_by_tls_and_only_by_the_proxy(served: Edge, admin: dict[str, str]) -> None:
-    with served.connect() as one:
+def test_clients_are_served_through_the_page_and_the_unit(edge, admin, conf) -> None:
+    edge.start_proxy()
+    assert_clients_are_told_to_come_back(edge, admin)
+    edge.start_api()
+    assert_clients_come_by_tls_and_only_by_the_proxy(edge, admin)
+    assert_nothing_said_of_proxies_is_believed(edge, admin)
+    most = conf.api.max_request_body_size
+    fits, large = b" " * most, b" " * (most + 1)
+    for body in (fits, [fits]):
+        # The API has looked at it.
+        assert edge.ask("POST", "/v2/device_profiles", body, headers=admin).status == 400
+    for body in (large, [large], [fits, b" "]):
+        answer = edge.ask("POST", "/v2/device_profiles", body, headers=admin)
+        assert (answer.status, "nginx" in answer.text) == (413, True)
+    assert_how_the_api_is_it_tells_to_this_machine_only(edge)
+    assert_slow_clients_stop_nobody_and_have_a_bound(edge, admin)
+    edge.kill_api()
+    assert_clients_are_told_to_come_back(edge, admin)
+    edge.start_api()
+    assert edge.ask("GET", "/v2/accelerator_requests", headers=admin).status == 200
+
+
+def assert_clients_are_told_to_come_back(edge: Edge, admin: dict[str, str]) -> None:
+    for method in ("GET", "POST", "PATCH", "DELETE"):
+        for path in ("/v2/accelerator_requests", "/healthcheck"):
+            answer = edge.ask(method, path, b"{}", headers=admin)
+            assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+
+
+def assert_clients_come_by_tls_and_only_by_the_proxy(edge: Edge, admin: dict[str, str]) -> None:
+    with edge.connect() as one:
         assert one.version() == "TLSv1.3"
-    assert served.ask("GET", "/v2/devices").status == 401
-    assert served.ask("GET", "/v2/devices", headers=admin).status == 200
-    plain = requests.get(f"http://localhost:{served.port}/", timeout=TIMEOUT)
+    assert edge.ask("GET", "/v2/devices").status == 401
+    assert edge.ask("GET", "/v2/devices", headers=admin).status == 200
+    plain = requests.get(f"http://localhost:{edge.port}/", timeout=TIMEOUT)
     assert (plain.status_code, "HTTPS port" in plain.text) == (400, True)
-    with socket.socket() as one:
+    with socket.socket() as other:
         # Others would have to come to another address of this machine.
-        assert one.connect_ex((ELSEWHERE, served.behind)) == errno.ECONNREFUSED
+        assert other.connect_ex((ELSEWHERE, edge.behind)) == errno.ECONNREFUSED
 
 
 def test_the_built_in_server_is_served_by_it_too(edge: Edge, admin: dict[str, str]) -> None:
@@ -299,14 +310,14 @@ def test_the_built_in_server_is_served_by_it_too(edge: Edge, admin: dict[str, st
     assert edge.ask("GET", "/v2/device_profiles", headers=admin | FALSE).status == 200
 
 
-def test_what_a_client_says_of_proxies_is_not_believed(served: Edge, admin: dict[str, str]) -> None:
-    (version,) = json.loads(served.ask("GET", "/", headers=FALSE).text)["versions"]
-    assert version["links"][0]["href"] == f"{served.url}/v2"
-    made = served.ask(
+def assert_nothing_said_of_proxies_is_believed(edge: Edge, admin: dict[str, str]) -> None:
+    (version,) = json.loads(edge.ask("GET", "/", headers=FALSE).text)["versions"]
+    assert version["links"][0]["href"] == f"{edge.url}/v2"
+    made = edge.ask(
         "POST", "/v2/device_profiles", PROFILE, source=ELSEWHERE, headers=admin | FALSE
     )
     assert (made.status, made.headers["Location"]) == (201, None)
-    audited = (served.folder / "api.log").read_text()
+    audited = (edge.folder / "api.log").read_text()
     assert f"'address': '{ELSEWHERE}'" in audited
     assert "203.0.113.9" not in audited
 
@@ -320,62 +331,33 @@ def test_an_api_without_authentication_is_served_to_nobody(edge: Edge) -> None:
     assert (answer.status, "without a proxy" in answer.text) == (403, True)
 
 
-def test_while_the_api_is_away_clients_are_told_to_come_back(edge, admin) -> None:
-    edge.start_proxy()
-
-    def away() -> None:
-        for method in ("GET", "POST", "PATCH", "DELETE"):
-            for path in ("/v2/accelerator_requests", "/healthcheck"):
-                answer = edge.ask(method, path, b"{}", headers=admin)
-                assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
-
-    away()
-    edge.start_api()
-    assert edge.ask("GET", "/v2/accelerator_requests", headers=admin).status == 200
-    edge.kill_api()
-    away()
-    edge.start_api()
-    assert edge.ask("GET", "/v2/accelerator_requests", headers=admin).status == 200
-
-
-def test_a_body_may_be_as_large_as_the_api_permits(served, admin, conf) -> None:
-    most = conf.api.max_request_body_size
-    fits, large = b" " * most, b" " * (most + 1)
-    for body in (fits, [fits]):
-        # The API has looked at it.
-        assert served.ask("POST", "/v2/device_profiles", body, headers=admin).status == 400
-    for body in (large, [large], [fits, b" "]):
-        answer = served.ask("POST", "/v2/device_profiles", body, headers=admin)
-        assert (answer.status, "nginx" in answer.text) == (413, True)
-
-
-def test_how_the_api_is_it_tells_to_this_machine_only(served: Edge) -> None:
-    here = [served.ask("GET", path) for path in CHECKS]
+def assert_how_the_api_is_it_tells_to_this_machine_only(edge: Edge) -> None:
+    here = [edge.ask("GET", path) for path in CHECKS]
     assert [answer.status for answer in here[:3]] == [503] * 3
     assert all("broker does not answer" in answer.text for answer in here[:3])
-    elsewhere = [served.ask("GET", path, source=ELSEWHERE) for path in CHECKS]
+    elsewhere = [edge.ask("GET", path, source=ELSEWHERE) for path in CHECKS]
     assert [answer.status for answer in elsewhere[:3]] == [403] * 3
     assert not any("broker" in answer.text for answer in elsewhere)
 
 
-def test_slow_clients_stop_nobody_and_have_a_bound(served: Edge, admin: dict[str, str]) -> None:
+def assert_slow_clients_stop_nobody_and_have_a_bound(edge: Edge, admin: dict[str, str]) -> None:
     head = b"POST /v2/device_profiles HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n"
     # Otherwise it would be answered without its body.
     head += b"".join(b"%b: %b\r\n" % (name.encode(), admin[name].encode()) for name in admin)
     with contextlib.ExitStack() as stack:
         # More than the API has threads; none of them holds one.
-        slow = [stack.enter_context(served.connect(ELSEWHERE, head)) for _ in range(20)]
+        slow = [stack.enter_context(edge.connect(ELSEWHERE, head)) for _ in range(20)]
         stack.enter_context(_dripping(slow))
         bodies = head + b"\r\n[ "
-        slow = [stack.enter_context(served.connect(FAR, bodies)) for _ in range(100)]
+        slow = [stack.enter_context(edge.connect(FAR, bodies)) for _ in range(100)]
         stack.enter_context(_dripping(slow))
         unread = b"GET /v2/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
         for _ in range(20):
-            stack.enter_context(served.connect(ELSEWHERE, unread * 5))
+            stack.enter_context(edge.connect(ELSEWHERE, unread * 5))
         for _ in range(5):
-            assert served.ask("GET", "/v2/devices", headers=admin).status == 200
+            assert edge.ask("GET", "/v2/devices", headers=admin).status == 200
         # Whose requests are not whole may have no more of them.
-        until(lambda: served.ask("GET", "/v2/devices", source=FAR, headers=admin).status == 503)
+        until(lambda: edge.ask("GET", "/v2/devices", source=FAR, headers=admin).status == 503)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import multiprocessing.connection
 import os
@@ -41,30 +42,17 @@ FILES = "cyborg.conf;secret.conf"
 def command(server: str, port: int) -> list[str]:
     """As the installation guide starts it."""
     program = str(pathlib.Path(sys.executable).with_name(server))
+    place = f"127.0.0.1:{port}"
     if server == "gunicorn":
-        return [program, "--bind", f"127.0.0.1:{port}", "--workers", "2", "--threads", "2", MODULE]
-    options = options_of_uwsgi() | {
-        "http-socket": f"127.0.0.1:{port}",
-        "processes": "2",
-        "threads": "2",
-    }
-    # Tests have files of their own.
-    del options["pyargv"]
-    return [
-        program,
-        *(
-            part
-            for name, value in options.items()
-            for part in ([f"--{name}"] if value == "true" else [f"--{name}", value])
-        ),
-    ]
-
-
-def options_of_uwsgi() -> dict[str, str]:
-    """What the page about production has in the file of uWSGI."""
+        return [program, "--bind", place, "--workers", "2", "--threads", "2", MODULE]
+    # What the page about production has in the file of uWSGI. Tests have files of their own.
     (text,) = re.findall(r"^   \[uwsgi\]\n((?:   .*\n)+)", PAGE.read_text(), re.MULTILINE)
     lines = [line.strip() for line in text.splitlines()]
-    return dict(line.split(" = ", 1) for line in lines if not line.startswith("#"))
+    options = dict(line.split(" = ", 1) for line in lines if not line.startswith("#"))
+    options |= {"http-socket": place, "processes": "2", "threads": "2"}
+    del options["pyargv"]
+    parts = [[f"--{name}"] + [value] * (value != "true") for name, value in options.items()]
+    return [program, *itertools.chain.from_iterable(parts)]
 
 
 class Server:
@@ -299,42 +287,27 @@ def test_uwsgi_hands_arguments_through(make, tmp_path) -> None:
     assert "[api] threads" not in server.log
 
 
-def unit_of(server: str) -> list[str]:
+def unit() -> list[str]:
     """The command of the API's unit, with fewer processes."""
     (line,) = re.findall(r"^ExecStart=/usr/local/bin/(.+)$", UNIT.read_text(), re.MULTILINE)
-    words = line.replace("--workers 4", "--workers 2").split()
-    assert words[0] == server
-    return [str(pathlib.Path(sys.executable).with_name(server)), *words[1:]]
+    server, *words = line.replace("--workers 4", "--workers 2").split()
+    assert server == "gunicorn"
+    return [str(pathlib.Path(sys.executable).with_name(server)), *words]
 
 
-class Activated:
+def activated(folder: pathlib.Path, listener: socket.socket) -> subprocess.Popen[bytes]:
     """gunicorn as systemd starts it, which holds its socket as ``cyborg-api.socket`` says."""
-
-    def __init__(self, folder: pathlib.Path, listener: socket.socket) -> None:
-        self._folder = folder
-        self._listener = listener
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        # The socket is the first behind standard error, and meant for this process.
-        script = f'exec 3<&{self._listener.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
-        with (self._folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                ["bash", "-c", script, "gunicorn", *unit_of("gunicorn")],
-                env={
-                    **os.environ,
-                    "OS_CYBORG_CONFIG_DIR": str(self._folder),
-                    "OS_CYBORG_CONFIG_FILES": FILES,
-                },
-                pass_fds=[self._listener.fileno()],
-                stdout=log,
-                stderr=log,
-            )
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            assert self._process.wait(TIMEOUT) == 0, (self._folder / "log").read_text()
+    # The socket is the first behind standard error, and meant for this process.
+    script = f'exec 3<&{listener.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
+    files = {"OS_CYBORG_CONFIG_DIR": str(folder), "OS_CYBORG_CONFIG_FILES": FILES}
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            ["bash", "-c", script, "gunicorn", *unit()],
+            env=os.environ | files,
+            pass_fds=[listener.fileno()],
+            stdout=log,
+            stderr=log,
+        )
 
 
 def test_the_units_belong_together() -> None:
@@ -352,25 +325,28 @@ def test_no_request_is_reset_while_the_api_is_started_again(make, tmp_path, ctx,
     make("gunicorn").write("https://first.example")
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v2"
-        api = Activated(tmp_path, listener)
 
         def ask(path: str) -> int:
             return requests.get(f"{url}{path}", timeout=TIMEOUT).status_code
 
+        def stop(api: subprocess.Popen[bytes]) -> None:
+            api.send_signal(signal.SIGTERM)
+            assert api.wait(TIMEOUT) == 0, (tmp_path / "log").read_text()
+
         with futures.ThreadPoolExecutor() as pool:
-            api.start()
+            api = activated(tmp_path, listener)
             assert ask("/devices") == 200
             waits = pool.submit(ask, f"/accelerator_requests?instance={instance}")
             with pytest.raises(futures.TimeoutError):
                 waits.result(1)
-            stop = pool.submit(api.stop)
+            stopping = pool.submit(stop, api)
             came_late = []
-            while not stop.done():
+            while not stopping.done():
                 came_late.append(pool.submit(ask, "/devices"))
                 time.sleep(0.2)
-            stop.result()
+            stopping.result()
             assert waits.result(TIMEOUT) == 200
-            api.start()
+            api = activated(tmp_path, listener)
             assert [each.result(TIMEOUT) for each in came_late] == [200] * len(came_late)
             assert len(came_late) > 2
-        api.stop()
+        stop(api)

@@ -49,14 +49,6 @@ def warnings(api: Api, name: str) -> list[str]:
     return found
 
 
-def test_a_profile_with_shares_says_that_they_isolate_nothing(api: Api) -> None:
-    made = api.call(
-        "POST", PATH, {"name": "s", "groups": [FPGA, {"resources:CUSTOM_GPU_SHARE": "2"}]}
-    )
-    (warning,) = [each for each in made["warnings"] if "isolates" in each]
-    assert warning.startswith("groups[1] asks for CUSTOM_GPU_SHARE: nothing isolates shares of a")
-
-
 @pytest.mark.every_database
 def test_a_driver_that_renames_a_trait(api: Api) -> None:
     make("any")
@@ -120,15 +112,19 @@ def test_an_administrators_trait_counts_once_and_a_lower_case_one_not(api: Api) 
     assert fits(api) == {"fast": True, "both": False, "none": False}
 
 
-def test_what_a_program_brings_need_not_be_there(api: Api) -> None:
+def test_what_a_program_brings_need_not_be_there_and_of_shares_is_warned(api: Api) -> None:
     card("a", range(2))
     wanted = {"accel:function_id": "f1", "trait:CUSTOM_FPGA_FUNCTION_ID_INTEL_F1": "required"}
     make("programmed", FPGA | wanted)
     make("asked-for", FPGA | {"trait:CUSTOM_FPGA_FUNCTION_ID_INTEL_F1": "required"})
     found = api.ask("GET", PATH, version="2.4").json["device_profiles"]
-    assert {each["name"]: each["fits"] for each in found} == {
-        "programmed": True, "asked-for": False
-    }  # fmt: skip
+    fit = {each["name"]: each["fits"] for each in found}
+    assert fit == {"programmed": True, "asked-for": False}
+    # Shares isolate nothing.
+    groups = [FPGA, {"resources:CUSTOM_GPU_SHARE": "2"}]
+    made = api.call("POST", PATH, {"name": "s", "groups": groups})
+    (warning,) = [each for each in made["warnings"] if "isolates" in each]
+    assert warning.startswith("groups[1] asks for CUSTOM_GPU_SHARE: nothing isolates shares of a")
 
 
 def test_a_page_costs_as_much_as_one_profile(api, count_sql) -> None:
