@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -21,13 +20,13 @@ import webob
 from oslo_config import cfg
 
 from cyborg import profiles
-from cyborg.api import app, server, versions
+from cyborg.api import app, versions
 from cyborg.api.controllers import root
 from cyborg.inventory import query
 from cyborg.policy import context, rules
 from cyborg.programming import operations, program
-from cyborg.tests import boots, engine, hosts, messages
-from cyborg.tests.mounted_api import EVERY_VERSION
+from cyborg.tests import boots, engine, hosts, messages, scene
+from cyborg.tests.mounted_api import EVERY_VERSION, anonymous
 
 pytestmark = pytest.mark.slow
 
@@ -96,21 +95,14 @@ def url(conf: cfg.ConfigOpts, database: sa.Engine, ctx: context.RequestContext) 
         hosts.card("b", resource_class="PGPU", traits=()),
         hosts.card("c", program_mode="single-program"),
     )
-    operations.ask(_programmable(), program.Program(function_name="aes"), "user somebody")
+    (programmable,) = query.list_deployables(name="host-1_c")
+    operations.ask(programmable.uuid, program.Program(function_name="aes"), "user somebody")
     profiles.create_profile(name="fpga", groups=[dict(boots.GROUP)], description="text")
     with messages.transport(conf, "memory"):
         boots.bind(ctx, boots.arqs(ctx, 2)[:1], INSTANCE)
         engine.drain(conf)
-        http = server.Server(conf, app.load(conf), "127.0.0.1", 0)
-        port = http.listen()
-        http.start()
-        yield f"http://127.0.0.1:{port}"
-        http.stop()
-
-
-def _programmable() -> str:
-    found = query.list_deployables(name="host-1_c")
-    return found[0].uuid
+        with scene.serving(conf) as found:
+            yield found.removesuffix("/v2")
 
 
 def document(conf: cfg.ConfigOpts, version: versions.Version) -> Any:
@@ -131,6 +123,10 @@ def test_it_is_a_valid_document_for_everybody(conf, version) -> None:
     assert found["security"] == [{"token": []}]
     assert "refusal" not in str(found)
     _check_style(found)
+    _check_examples(found, version)
+    # What a microversion brings is not there before.
+    brought = "put" in found["paths"]["/v2/device_profiles/{uuid_or_name}"]
+    assert brought == (version >= versions.REGULAR)
 
 
 def _check_style(found: dict[str, Any]) -> None:
@@ -170,14 +166,14 @@ def _media(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
                     yield f"{method} {path}", part["content"]["application/json"]
 
 
-@pytest.mark.parametrize("version", EVERY_VERSION, ids=str)
-def test_examples_are_those_of_the_reference(conf, version) -> None:
+def _check_examples(found: Any, version: versions.Version) -> None:
+    """They are those of the reference."""
     samples = [json.loads(path.read_text()) for path in sorted(SAMPLES.glob("*.json"))]
     assert len(samples) > 50
     known = texts(samples)
     # What no newer microversion has.
     known |= {"attributes_list", '[{"rc": "FPGA"}, {"memory_mib": "8192"}]', "device_profile"}
-    for route, media in _media(document(conf, version)):
+    for route, media in _media(found):
         if not route.endswith("openapi.json"):
             example = media["example"]
             assert texts(example) <= known, route
@@ -211,14 +207,19 @@ def test_it_is_made_once_and_says_where_the_api_is(conf: cfg.ConfigOpts) -> None
     assert root.described_at.cache_info().misses <= made + len(EVERY_VERSION)
 
 
+def asked_of(path: str) -> str:
+    """The path without arguments and names of members, which policies write as they like."""
+    return anonymous(path.partition("?")[0])
+
+
 def test_rules_say_where_they_are_asked() -> None:
     asked = {
-        (handler.operation.rule, method, anonymous(path))
+        (handler.operation.rule, method, asked_of(path))
         for method, path, handler in root.declared()
         if handler.operation.rule is not None
     }
     said = {
-        (rule.name, operation["method"], anonymous(operation["path"]))
+        (rule.name, operation["method"], asked_of(operation["path"]))
         for rule in rules.list_rules()
         for operation in getattr(rule, "operations", ())
     }
@@ -227,12 +228,6 @@ def test_rules_say_where_they_are_asked() -> None:
     # Asked besides, for bodies with groups.
     said.remove(("cyborg:allocation:create_groups", "POST", "/v2/allocations"))
     assert asked == said
-
-
-def test_what_a_microversion_brings_is_not_there_before(conf: cfg.ConfigOpts) -> None:
-    path = "/v2/device_profiles/{uuid_or_name}"
-    assert "put" in document(conf, versions.REGULAR)["paths"][path]
-    assert "put" not in document(conf, versions.DEVICE_STATUS)["paths"][path]
 
 
 @pytest.mark.parametrize("version", [versions.MIN, versions.MAX], ids=str)
@@ -276,8 +271,3 @@ def known_uuids(url: str) -> list[str]:
         listed = requests.get(path, headers=headers, timeout=PATIENCE).json()
         found += [item["uuid"] for item in listed[keys.get(name, name)] if "uuid" in item]
     return [*found, INSTANCE]
-
-
-def anonymous(path: str) -> str:
-    """The path without arguments and names of members, which policies write as they like."""
-    return re.sub(r"\{[^}]*\}", "{}", path.partition("?")[0])

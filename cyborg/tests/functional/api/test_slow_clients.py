@@ -21,7 +21,7 @@ import webob
 from oslo_config import cfg
 
 from cyborg.api import app, connections, middleware, server
-from cyborg.tests import messages
+from cyborg.tests import crowd, messages
 from cyborg.tests.service import until
 
 pytestmark = pytest.mark.slow
@@ -187,6 +187,7 @@ def test_without_a_token_a_body_is_not_read_either(conf, database, start) -> Non
         body = b"Content-Length: %d\r\n\r\n" % len(LARGE) + LARGE
         answer = read_all(connect(port, POST + body + SMUGGLED))
     assert statuses(answer) == [b"401"]
+    assert b'\r\nwww-authenticate: keystone uri="http://keystone"\r\n' in answer.lower()
 
 
 def test_a_request_without_a_clear_end_is_refused(port) -> None:
@@ -383,12 +384,7 @@ def test_what_is_around_chunks_is_not_kept(port: int, monkeypatch: pytest.Monkey
 
 def narrow(port: int, sent: bytes = GET, source: str = "127.0.0.1") -> socket.socket:
     """A connection of which the kernel keeps little."""
-    one = socket.socket()
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1000)
-    one.settimeout(SOON)
-    one.bind((source, 0))
-    one.connect(("127.0.0.1", port))
+    one = crowd.narrow(port, source, buffer=4096, segment=1000)
     one.sendall(sent)
     return one
 
