@@ -38,10 +38,10 @@ def _gpu(host: str, number: int, unhealthy: str | None = None) -> base.Device:
     domain, bus, rest = place.split(":")
     info = {"domain": domain, "bus": bus, "device": rest[:2], "function": "0"}
     handle = base.AttachHandle(attach_type="PCI", attach_info=info)
-    part = base.Deployable(
-        name=f"{host}_{place}",
+    part = hosts.deployable(
+        f"{host}_{place}",
+        (number,),
         resource_class="PGPU",
-        num_accelerators=1,
         attach_handles=(handle,),
         traits=("CUSTOM_GPU_PRODUCT_ID_2330",),
         attributes={
@@ -51,14 +51,9 @@ def _gpu(host: str, number: int, unhealthy: str | None = None) -> base.Device:
         },
         cleans=True,
     )
-    return base.Device(
-        type="GPU",
-        vendor="NVIDIA",
-        model=_H100,
-        control_path=base.ControlPath(cpid_type="PCI", cpid_info=info),
-        deployables=(part,),
-        unhealthy=unhealthy,
-    )
+    path = base.ControlPath(cpid_type="PCI", cpid_info=info)
+    changes = {"type": "GPU", "vendor": "NVIDIA", "control_path": path, "unhealthy": unhealthy}
+    return hosts.device("", part, model=_H100, **changes)
 
 
 def _fpga(host: str, number: int) -> base.Device:

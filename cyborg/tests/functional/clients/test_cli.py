@@ -107,9 +107,9 @@ def test_devices_and_deployables(cli, site) -> None:
     (deployable,) = site.call("GET", "/deployables")["deployables"]
     short = ("uuid", "name", "device_id")
     times = ("created_at", "updated_at")
-    long = (*short, *times, "parent_id", "root_id", "num_accelerators")
+    whole = (*short, *times, "parent_id", "root_id", "num_accelerators")
     assert cli("deployable", "list") == [columns(deployable, *short)]
-    assert cli("deployable", "list", "--long") == [columns(deployable, *long)]
+    assert cli("deployable", "list", "--long") == [columns(deployable, *whole)]
     shown = cli("deployable", "show", deployable["uuid"])
     assert shown == columns(deployable, *times, "uuid", "name")
     for words in (["device", "show"], ["deployable", "show"], ["deployable", "program", UNKNOWN]):

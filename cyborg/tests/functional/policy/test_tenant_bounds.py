@@ -190,7 +190,7 @@ def test_a_tenant_learns_what_happened_and_not_where(ask: Ask, conf: cfg.ConfigO
     hosts.apply(hosts.card("a", program_mode="dynamic", function="aes", unhealthy=HOT))
     engine.drain(conf)
 
-    def reason(who: dict[str, str]) -> str:
+    def reason(who: Mapping[str, str]) -> str:
         found = ask("GET", f"/accelerator_requests/{uuid}", who=who).json
         assert found["state"] == "BindFailed"
         return str(found["state_reason"])
@@ -207,7 +207,7 @@ def test_a_refused_bind_tells_a_tenant_what_and_not_where(ask: Ask) -> None:
     hosts.apply(hosts.card("a", program_mode="dynamic", function="aes", unhealthy=HOT))
     _, body = bind_of_member(ask)
 
-    def refusal(who: dict[str, str]) -> str:
+    def refusal(who: Mapping[str, str]) -> str:
         answer = ask("PATCH", "/accelerator_requests", body, who)
         assert answer.status_int == 409, answer.text
         return str(answer.json["errors"][0]["detail"])

@@ -18,6 +18,7 @@ from cyborg.agent import discovery
 from cyborg.db import models
 from cyborg.drivers import registry
 from cyborg.inventory import report as inventory_report
+from cyborg.tests import hosts
 from cyborg.tests.browser import NARROW, WIDE, Browser
 from cyborg.tests.contract import passes
 from cyborg.tests.standalone_site import TIMEOUT, Site, wait_for
@@ -43,13 +44,11 @@ def reported(sensor: str, values: list[str]) -> list[dict[str, Any]]:
     for number, value in enumerate(values):
         pathlib.Path(sensor).write_text(value)
         found = looking.run()
-        one = rpc.HostReport(
+        one = hosts.report(
             host="warm-1",
-            node="warm-1.example",
-            started=1,
-            counter=number + 1,
+            by_driver=found.devices,
+            order=(1, number + 1),
             errors=found.errors,
-            devices=found.devices,
             readings=found.readings,
         )
         made.append(one.to_wire())
@@ -99,11 +98,11 @@ def test_a_standalone_cyborg_reads_sensors_by_itself(simulate, tmp_path) -> None
     assert seen == [52.5]
 
 
-def view() -> str:
+def view(name: str = "warm-1") -> str:
     device, host = models.Device, models.Host
     query = sa.select(device.uuid).join(host, host.id == device.host_id)
     with db.reader() as session:
-        return f"device?uuid={session.scalars(query.where(host.name == 'warm-1')).one()}"
+        return f"device?uuid={session.scalars(query.where(host.name == name)).first()}"
 
 
 def part(browser: Browser, heading: str = "Sensors") -> str | None:
@@ -147,7 +146,7 @@ def test_a_reading_is_a_line_with_the_value_of_now(browser, reports) -> None:
     assert browser.errors() == []
 
 
-def test_a_line_leads_over_no_gap(browser: Browser, reports: list[rpc.HostReport]) -> None:
+def test_a_line_leads_over_no_gap_and_without_readings_there_is_none(browser, reports) -> None:
     first, second, third = reports
     inventory_report.apply_report(first)
     browser.open(view())
@@ -167,12 +166,6 @@ def test_a_line_leads_over_no_gap(browser: Browser, reports: list[rpc.HostReport
     browser.read_again()
     assert lines(browser) == {}
 
-
-def test_a_card_without_readings_has_no_such_part(browser: Browser) -> None:
-    device, host = models.Device, models.Host
-    query = sa.select(device.uuid).join(host, host.id == device.host_id)
-    with db.reader() as session:
-        uuid = session.scalars(query.where(host.name == "fpga-1")).first()
-    browser.open(f"device?uuid={uuid}")
+    browser.open(view("fpga-1"))
     assert part(browser) is None
     assert part(browser, "History") is not None

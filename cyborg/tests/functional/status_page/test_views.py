@@ -68,6 +68,18 @@ def test_each_view_shows_what_there_is_and_has_no_fault(browser: Browser) -> Non
     asked = browser.asked()
     assert "/status/main.js" in asked
     assert [path for path in asked if not path.startswith(("/", "about:", "data:"))] == []
+    # What is not there is told in the words of the API.
+    assert "Device not found" in browser.open(UNKNOWN)
+    assert "instance" in browser.open("requests?instance=nonsense")
+    assert browser.open("nonsense").startswith("Fleet")
+    # A handle that could not be cleaned is shown with the request to release.
+    with db.reader() as session:
+        handle = models.AttachHandle
+        query = sa.select(handle.left_arq).where(handle.left_reason.is_not(None))
+        arq = str(session.scalars(query).first())
+    browser.open("stuck")
+    (part,) = (each.text for each in browser.every("section") if "cleaned" in each.text)
+    assert arq in part
 
 
 def test_what_others_name_does_no_harm(browser: Browser) -> None:
@@ -107,12 +119,6 @@ def test_a_member_sees_what_is_of_its_project(browser: Browser) -> None:
                  "requests?state=Deleting", "allocations?project_id=competitor"):
         browser.open(view)
         assert browser.every("tbody tr") == []
-
-
-def test_what_is_not_there_is_told_in_the_words_of_the_api(browser: Browser) -> None:
-    assert "Device not found" in browser.open(UNKNOWN)
-    assert "instance" in browser.open("requests?instance=nonsense")
-    assert browser.open("nonsense").startswith("Fleet")
 
 
 def test_a_search_is_made_by_the_api_page_by_page(browser: Browser) -> None:
@@ -156,18 +162,7 @@ def test_the_calls_of_a_view_do_not_grow_with_the_rows(browser: Browser) -> None
     assert calls() == few
 
 
-def test_a_handle_that_could_not_be_cleaned_is_shown_with_the_request_to_release(browser) -> None:
-    handle = models.AttachHandle
-    with db.reader() as session:
-        query = sa.select(handle.left_arq).where(handle.left_reason.is_not(None))
-        arq = session.scalars(query).first()
-    assert arq
-    browser.open("stuck")
-    (part,) = (each.text for each in browser.every("section") if "cleaned" in each.text)
-    assert arq in part
-
-
-def test_a_pool_that_lacks_slots_is_stuck_behind_many_that_do_not(browser: Browser) -> None:
+def test_what_is_behind_a_long_page_is_told_and_not_taken_for_well(browser, conf) -> None:
     with db.writer() as session:
         session.add_all(
             models.FunctionPool(
@@ -176,10 +171,9 @@ def test_a_pool_that_lacks_slots_is_stuck_behind_many_that_do_not(browser: Brows
             )
             for each in range(51)
         )
+    # A pool that lacks slots is stuck behind many that do not.
     assert "pool-50" in browser.open("stuck")
 
-
-def test_what_is_behind_the_longest_page_is_told_and_not_taken_for_well(browser, conf) -> None:
     host = models.Host
     with db.writer() as session:
         db.update(session, host, driver_errors={})
