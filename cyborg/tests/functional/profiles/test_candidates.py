@@ -21,7 +21,6 @@ from cyborg.tests.service import Site
 AES, ZIP = "aaaa-1", "zzzz-2"
 FPGA = {"resources:FPGA": "1"}
 PATH = "/device_profiles/p/candidates"
-FIXED = ("CUSTOM_FAKE_DEVICE", "CUSTOM_FIXED")
 CARDS = ("idle", "zip", "aes", "fixed", "renamed")
 
 
@@ -32,7 +31,7 @@ def rack(site: Site) -> Site:
         "idle": {"function": ""},
         "zip": {"function": ZIP},
         "aes": {"function": AES, "traits": ("CUSTOM_FAKE_DEVICE", "CUSTOM_FAST")},
-        "fixed": {"program_mode": None, "traits": (*FIXED, "HW_NIC_SRIOV_TRUSTED")},
+        "fixed": {"program_mode": None, "traits": ("CUSTOM_FAKE_DEVICE", "CUSTOM_FIXED")},
     }
     devices = []
     for number, (name, fields) in enumerate(cards.items()):
@@ -71,7 +70,7 @@ def cards(site: Site, query: str = "") -> list[str]:
     ]
 
 
-def test_what_is_preferred_comes_first_and_keeps_nothing_away(rack) -> None:
+def test_what_is_preferred_comes_first_and_keeps_nothing_away(rack: Site) -> None:
     profile(rack, {"accel:preferred_function": "AAAA1"})
     found = cards(rack)
     assert found[0] == "aes"
@@ -83,18 +82,22 @@ def test_what_is_preferred_comes_first_and_keeps_nothing_away(rack) -> None:
     assert cards(rack, "?limit=1") == ["aes"]
     change(rack, {"accel:preferred_trait": "CUSTOM_FIXED, CUSTOM_NOBODY_HAS_IT"})
     assert cards(rack)[0] == "fixed"
-    for trait, has_it in (("HW_NIC_SRIOV_TRUSTED", ["fixed"]), ("CUSTOM_NEVER_HEARD_OF", [])):
-        change(rack, {f"trait:{trait}": "required"})
-        assert cards(rack) == has_it
-    # What must be programmed comes after what runs it. What cannot be programmed and does not
-    # run it could not be bound.
-    change(rack, {"accel:function_id": ZIP, "accel:preferred_trait": "CUSTOM_FAKE_DEVICE"})
+    change(rack, {"trait:CUSTOM_NEVER_HEARD_OF": "required"})
+    assert cards(rack) == []
+
+
+def test_what_must_be_programmed_comes_after_what_runs_it(rack: Site) -> None:
+    profile(rack, {"accel:function_id": ZIP, "accel:preferred_trait": "CUSTOM_FAKE_DEVICE"})
+    # What cannot be programmed and does not run it could not be bound.
     assert cards(rack)[0] == "zip"
     assert sorted(cards(rack)) == ["aes 1", "idle 1", "zip"]
-    # Groups are served together, and no card can run both.
-    change(rack, {"accel:function_id": ZIP}, {"accel:function_id": AES})
+
+
+def test_groups_are_served_together(rack: Site) -> None:
+    profile(rack, {"accel:function_id": ZIP}, {"accel:function_id": AES})
     found = cards(rack)
     assert found[0] == "zip+aes"
+    # No card can run both.
     assert sorted(found) == sorted(
         ["zip+aes", "zip+idle 1", "idle+aes 1", "aes+zip 2", "aes+idle 2", "idle+zip 2"]
     )
@@ -105,6 +108,24 @@ def test_what_is_preferred_comes_first_and_keeps_nothing_away(rack) -> None:
     found = cards(rack)
     assert {"zip+zip", "aes+idle 1"} <= set(found)
     assert {"aes+aes 1", "idle+idle 1"}.isdisjoint(found)
+
+
+def test_a_standard_trait_chooses(site: Site) -> None:
+    traits = {"trusted": ("HW_NIC_SRIOV", "HW_NIC_SRIOV_TRUSTED"), "other": ("HW_NIC_SRIOV",)}
+    site.placement.make_provider(hosts.ROOT)
+    hosts.apply(
+        *(
+            hosts.device(name, hosts.deployable(f"host-1_{name}", (number,), traits=has))
+            for number, (name, has) in enumerate(traits.items())
+        )
+    )
+    site.placement.sync()
+    body = {"name": "p", "groups": [FPGA | {"trait:HW_NIC_SRIOV_TRUSTED": "required"}]}
+    site.call("POST", "/device_profiles", body, "2.4")
+
+    (found,) = candidates(site)
+
+    assert found["groups"][0]["rp_uuid"] == provider_uuid("host-1_trusted")
 
 
 def test_a_candidate_can_be_bound(rack: Site, ctx: context.RequestContext) -> None:
