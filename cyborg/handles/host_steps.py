@@ -259,15 +259,26 @@ def _prepare_again(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> 
         key = _ask_host(conf, known)
     except (rpc.HostStepFailed, rpc.HostUnreachable) as exc:
         raise work.TryLater(f"The host cannot prepare the handle of a guest again: {exc}") from exc
-    if key is not None:
-        _keep_key(item, known, key)
+    _prepared_again(item, known, key)
 
 
 @db.retry
-def _keep_key(item: work.Item, known: _StepFacts, key: str) -> None:
+def _prepared_again(item: work.Item, known: _StepFacts, key: str | None) -> None:
     """Keep the secret that a guest's handle has now: a host that has lost it has made another."""
-    with _holding(item, known) as (session, ours):
-        arq_states.keep_key(session, key, *ours)
+    with db.writer() as session:
+        _forget_report(session, known.host)
+        work.hold(session, item)
+        if key is not None:
+            arq_states.keep_key(session, key, *_has_it(known))
+
+
+def _forget_report(session: orm.Session, host: str) -> None:
+    """Let the next report be read, though it may say what the last one before the step said.
+
+    After a reboot nothing is prepared again. A caller locks the host first, as whoever applies a
+    report does.
+    """
+    db.update(session, models.Host, models.Host.name == host, report_digest=None)
 
 
 def _await_programming(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
@@ -294,14 +305,13 @@ def _await_handle(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> N
 
 @db.retry
 def _bound(item: work.Item, known: _StepFacts, key: str | None = None) -> None:
-    arq, host = known.arq, models.Host
+    arq = known.arq
     ours, end = _has_it(known), arq_states.BindEnd(arq, handle=_held(known))
     with db.writer() as session:
         if arq.allocation_uuid:
             # First, as whoever releases it does. So one of its binds sees that it is the last.
             allocation_states.find_locked(session, arq.allocation_uuid)
-        # A report from before the step must not pass for one that says the same after a reboot.
-        db.update(session, host, host.name == known.host, report_digest=None)
+        _forget_report(session, known.host)
         is_programmable = known.deployable.program_mode is not None
         group, uuid = arq.request, known.deployable.uuid
         if is_programmable and not matching.lock_if_serving(session, group, uuid):
