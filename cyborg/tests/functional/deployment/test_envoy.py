@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
-from envoy_data_plane.envoy.config.core.v3 import DataSource
-from envoy_data_plane.envoy.extensions.filters.network.tcp_proxy.v3 import TcpProxy
-from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import DownstreamTlsContext
 from google.protobuf import duration_pb2
 
 from cyborg.tests.standalone_site import TIMEOUT, wait_for
@@ -37,6 +33,12 @@ def configuration() -> tuple[Any, Any]:
 
 
 def test_the_configuration_is_made_of_envoys_messages() -> None:
+    # All of Envoy's messages: too much for each worker that collects tests.
+    from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap  # noqa: PLC0415
+    from envoy_data_plane.envoy.config.core.v3 import DataSource  # noqa: PLC0415
+    from envoy_data_plane.envoy.extensions.filters.network.tcp_proxy.v3 import TcpProxy  # noqa: PLC0415
+    from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import DownstreamTlsContext  # noqa: PLC0415
+
     whole, extension = configuration()
     read = Bootstrap.from_dict(whole)
     assert read.static_resources is not None
