@@ -194,7 +194,8 @@ class DriverContract:
     def test_a_container_gets_what_is_there(self, container_faults):
         assert container_faults == []
 
-    def test_it_has_the_abilities_that_its_deployables_need(self, make, devices):
+    def test_it_has_the_abilities_that_its_deployables_need(self, make, devices, tmp_path):
+        """It refuses what is no bitstream before anything is written."""
         driver = make()
         for deployable in _deployables(devices):
             assert not deployable.prepares or isinstance(driver, base.Preparable)
@@ -202,6 +203,11 @@ class DriverContract:
             has_layouts = deployable.program_mode == base.LAYOUT
             writer = base.Reconfigurable if has_layouts else base.Programmable
             assert not deployable.program_mode or isinstance(driver, writer)
+        empty = tmp_path / "empty"
+        empty.touch()
+        for target in program_targets(devices)[:1]:
+            with pytest.raises(base.NothingWritten):
+                driver.program(target, empty)
 
     def test_a_function_that_is_shown_is_told_once(self, devices):
         """The conductor makes the trait of it; reported as one, it would outlive the function."""
@@ -209,16 +215,6 @@ class DriverContract:
             if deployable.function:
                 told = deployable.function.replace("-", "").upper()
                 assert not any(trait.endswith(told) for trait in deployable.traits)
-
-    def test_what_is_no_bitstream_is_refused_before_anything_is_written(
-        self, make, devices, tmp_path
-    ):
-        empty = tmp_path / "empty"
-        empty.touch()
-        driver = make()
-        for target in program_targets(devices)[:1]:
-            with pytest.raises(base.NothingWritten):
-                driver.program(target, empty)
 
 
 class HostStepContract(DriverContract):

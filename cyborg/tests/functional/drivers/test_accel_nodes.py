@@ -9,11 +9,20 @@ from typing import Any
 import pytest
 
 from cyborg.drivers import base
+from cyborg.tests import found_cards
 from cyborg.tests.contract import cdi_rounds, passes
 
 NPU = "platform/fdab0000.npu"
 STICK = "usb1/1-2/1-2:1.0"
 UUID = "11111111-2222-3333-4444-555555555555"
+#: Where no node of an accelerator is.
+OTHERS = {
+    "": ValueError,
+    "../class/accel": ValueError,
+    "platform/../platform/fdab0000.npu": ValueError,
+    "platform/gone": FileNotFoundError,
+    "platform": FileNotFoundError,
+}
 
 
 def add(host: Any, path: str, name: str, driver: str, bus: str) -> None:
@@ -34,7 +43,7 @@ def host(simulate: Any) -> Any:
     made = simulate({"cards": ["ai100", "nvme-pm1733"]})
     add(made, NPU, "accel5", "rocket", "platform")
     made.files.put(f"devices/{NPU}/of_node/compatible", b"rockchip,rk3588-rknn\0rockchip,rknn\0")
-    stick = f"{stick_of(made)}"
+    stick = stick_of(made)
     add(made, stick, "accel6", "edgetpu-usb", "usb")
     above = f"devices/{stick.rpartition('/')[0]}"
     for name, text in (("idVendor", "18d1"), ("product", "Edge TPU"), ("serial", "S1")):
@@ -49,10 +58,18 @@ def stick_of(host: Any) -> str:
 
 
 def found(host: Any, text: str = "") -> dict[str, base.Device]:
-    (only,) = host.call(passes.run, ["accel_driver"], text)
-    assert only.errors == {}
-    devices = only.devices["accel_driver"]
-    return {next(iter(each.deployables)).resource_class: each for each in devices}
+    devices = found_cards.found(host, "accel_driver", text)
+    return {each.deployables[0].resource_class: each for each in devices}
+
+
+def held(path: str) -> base.HeldHandle:
+    return base.HeldHandle(
+        attach_type=base.NODES,
+        attach_info={"path": path},
+        uuid=UUID,
+        arq="a",
+        control_path=base.ControlPath(cpid_type=base.SYSFS, cpid_info={"path": "/sys"}),
+    )
 
 
 def test_what_is_no_pci_function_is_reported_with_its_nodes(host: Any) -> None:
@@ -80,20 +97,14 @@ def test_what_is_no_pci_function_is_reported_with_its_nodes(host: Any) -> None:
     assert found(host) == devices
 
 
-@pytest.mark.parametrize("which", ["npu", "stick"])
-def test_a_container_gets_its_nodes(host: Any, which: str) -> None:
-    path = NPU if which == "npu" else stick_of(host)
-    held = base.HeldHandle(
-        attach_type=base.NODES,
-        attach_info={"path": path},
-        uuid=UUID,
-        arq="a",
-        control_path=base.ControlPath(cpid_type=base.SYSFS, cpid_info={"path": "/sys"}),
-    )
-    edits = host.call(passes.container_edits, "accel_driver", "", held)
-    node = "accel5" if which == "npu" else "accel6"
-    assert edits.device_nodes == (f"/dev/accel/{node}",)
-    assert edits.env == {f"CYBORG_PATH_{UUID.replace('-', '_')}": path}
+def test_a_container_gets_its_nodes_and_no_message_leads_to_others(host: Any) -> None:
+    for path, node in ((NPU, "accel5"), (stick_of(host), "accel6")):
+        edits = host.call(passes.container_edits, "accel_driver", "", held(path))
+        assert edits.device_nodes == (f"/dev/accel/{node}",)
+        assert edits.env == {f"CYBORG_PATH_{UUID.replace('-', '_')}": path}
+    for path, error in OTHERS.items():
+        with pytest.raises(error):
+            host.call(passes.container_edits, "accel_driver", "", held(path))
 
 
 def test_it_is_prepared_and_cleaned_as_any_other(simulate: Any, tmp_path: pathlib.Path) -> None:
@@ -108,28 +119,6 @@ def test_it_is_prepared_and_cleaned_as_any_other(simulate: Any, tmp_path: pathli
     assert [part.prepared for part in (done.before, done.used, done.after)] == [
         (), (cdi_rounds.HANDLE,), ()
     ]
-
-
-@pytest.mark.parametrize(
-    ("path", "error"),
-    [
-        ("", ValueError),
-        ("../class/accel", ValueError),
-        ("platform/../platform/fdab0000.npu", ValueError),
-        ("platform/gone", FileNotFoundError),
-        ("platform", FileNotFoundError),
-    ],
-)
-def test_no_message_leads_to_other_nodes(host: Any, path: str, error: type[Exception]) -> None:
-    held = base.HeldHandle(
-        attach_type=base.NODES,
-        attach_info={"path": path},
-        uuid=UUID,
-        arq="a",
-        control_path=base.ControlPath(cpid_type=base.SYSFS, cpid_info={"path": "/sys"}),
-    )
-    with pytest.raises(error):
-        host.call(passes.container_edits, "accel_driver", "", held)
 
 
 def test_what_the_operator_selects_or_requires_counts(host: Any) -> None:

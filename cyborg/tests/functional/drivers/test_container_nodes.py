@@ -32,7 +32,6 @@ class Kind(NamedTuple):
     own: dict[str, str]
     host: dict[str, str] = {}  # noqa: RUF012 - never changed
     never: dict[str, tuple[str, str]] = {}  # noqa: RUF012 - never changed
-    bound: str | None = None
 
 
 RDMA = {"devices/virtual/misc/rdma_cm": "infiniband/rdma_cm"}
@@ -61,9 +60,7 @@ KINDS = {
         },
         RDMA,
     ),
-    "ascend": Kind(
-        "ascend310", "huawei_ascend_driver", {"davinci/davinci0": "davinci0"}, ASCEND
-    ),
+    "ascend": Kind("ascend310", "huawei_ascend_driver", {"davinci/davinci0": "davinci0"}, ASCEND),
     "ascend_beside": Kind(
         "ascend310",
         "huawei_ascend_driver",
@@ -72,9 +69,7 @@ KINDS = {
     ),
     "dsa": Kind("dsa", "intel_dsa_driver", IDXD),
     "iaa": Kind("iaa", "intel_dsa_driver", {"iax1/wq1.0/iax!wq1.0": "iax/wq1.0"}),
-    "qat": Kind(
-        "qat-4xxx", "intel_qat_driver", {}, {}, {"a/qat_adf_ctl": ("mei", "ctl")}
-    ),
+    "qat": Kind("qat-4xxx", "intel_qat_driver", {}, {}, {"a/qat_adf_ctl": ("mei", "ctl")}),
     "dfl": Kind(
         "n3000",
         "intel_fpga_driver",
@@ -110,6 +105,13 @@ def put(host: Any, place: str, name: str, subsystem: str = "misc") -> None:
     host.files.put(f"{place}/uevent", f"MAJOR=239\nMINOR=0\nDEVNAME={name}\n")
     if not host.files.path(f"{place}/subsystem").is_symlink():
         host.files.link(f"{place}/subsystem", f"class/{subsystem}")
+
+
+def nodes(host: Any, *names: str) -> None:
+    """Let the host have these nodes, whatever its kernel tells of them."""
+    (host.root / "dev").mkdir(exist_ok=True)
+    for name in names:
+        (host.root / "dev" / name).touch()
 
 
 def handle_of(address: str) -> base.HeldHandle:
@@ -155,27 +157,25 @@ def test_of_several_cards_that_the_kernel_does_not_tell_apart_none_gets_a_node(
     assert found.device_nodes == ()
 
 
-@pytest.mark.parametrize("by_iommufd", [False, True])
-@pytest.mark.parametrize(
-    ("card", "driver"),
-    [("qat-4xxx", "intel_qat_driver"), ("h100", "nvidia_gpu_driver"), ("mi210", "amd_gpu_driver")],
-)
-def test_what_vfio_has_is_reached_by_it_alone(
-    simulate: Any, card: str, driver: str, *, by_iommufd: bool
-) -> None:
-    host = simulate({"cards": [{"card": card, "driver": "vfio-pci"}]})
-    address = host.card(card)
-    (host.root / "dev").mkdir(exist_ok=True)
-    for name in ("nvidia0", "nvidiactl"):
-        (host.root / "dev" / name).touch()
-    group = host.files.target(f"{host.path(address)}/iommu_group").rpartition("/")[2]
-    expected: tuple[str, ...] = ("/dev/vfio/vfio", f"/dev/vfio/{group}")
-    if by_iommufd:
-        put(host, f"{host.path(address)}/vfio-dev/vfio3", "vfio/devices/vfio3")
-        put(host, "devices/virtual/misc/iommu", "iommu")
-        expected = ("/dev/iommu", "/dev/vfio/devices/vfio3")
-    found = host.call(passes.container_edits, driver, "", handle_of(address))
-    assert found.device_nodes == expected
+def test_what_vfio_has_is_reached_by_it_alone(simulate: Any) -> None:
+    cards = {
+        "qat-4xxx": "intel_qat_driver", "h100": "nvidia_gpu_driver", "mi210": "amd_gpu_driver"
+    }
+    host = simulate({"cards": [{"card": card, "driver": "vfio-pci"} for card in cards]})
+    nodes(host, "nvidia0", "nvidiactl")
+
+    def found(card: str) -> tuple[str, ...]:
+        held = handle_of(host.card(card))
+        return host.call(passes.container_edits, cards[card], "", held).device_nodes
+
+    for card in cards:
+        group = host.files.target(f"{host.path(host.card(card))}/iommu_group").rpartition("/")[2]
+        assert found(card) == ("/dev/vfio/vfio", f"/dev/vfio/{group}")
+    put(host, "devices/virtual/misc/iommu", "iommu")
+    for number, card in enumerate(cards):
+        name = f"vfio{number}"
+        put(host, f"{host.path(host.card(card))}/vfio-dev/{name}", f"vfio/devices/{name}")
+        assert found(card) == ("/dev/iommu", f"/dev/vfio/devices/{name}")
 
 
 # NVIDIA's nodes and libraries.
@@ -219,9 +219,7 @@ def given(folder: str, address: str) -> Given:
 def gpus(simulate: Any, tmp_path: pathlib.Path) -> Any:
     """A host with two GPUs and their nodes, but for one that no GPU has."""
     host = simulate({"cards": ["h100", "h100"]})
-    (host.root / "dev").mkdir(exist_ok=True)
-    for name in ("nvidia0", "nvidia1", "nvidia-nvswitch0", *BESIDE[:3]):
-        (host.root / "dev" / name).touch()
+    nodes(host, "nvidia0", "nvidia1", "nvidia-nvswitch0", *BESIDE[:3])
     (tmp_path / "etc").mkdir()
     return host
 
@@ -254,33 +252,28 @@ def tool(folder: pathlib.Path, said: str, extra: str = "") -> None:
     path.chmod(0o755)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_gpu_has_its_own_node_and_those_of_the_driver(
-    gpus: Any, tmp_path: pathlib.Path, number: int
-) -> None:
-    address, _uuid, node = facts(gpus, number)
-    first, second, warnings = gpus.call(given, str(tmp_path), address)
-    assert first == second
-    (warning,) = warnings
-    assert "device nodes of GPUs alone" in warning
-    assert "Install nvidia-container-toolkit" in warning
-    assert set(first.device_nodes) == {node, *(f"/dev/{name}" for name in BESIDE[:3])}
-    assert first.cdi_devices == ()
-    assert first.env == {f"CYBORG_PCI_{UUID.replace('-', '_')}": address}
+def test_a_gpu_has_its_own_node_and_those_of_the_driver(gpus: Any, tmp_path: pathlib.Path) -> None:
+    for number in (0, 1):
+        address, _uuid, node = facts(gpus, number)
+        first, second, warnings = gpus.call(given, str(tmp_path), address)
+        assert first == second
+        (warning,) = warnings
+        assert "device nodes of GPUs alone" in warning
+        assert "Install nvidia-container-toolkit" in warning
+        assert set(first.device_nodes) == {node, *(f"/dev/{name}" for name in BESIDE[:3])}
+        assert first.cdi_devices == ()
+        assert first.env == {f"CYBORG_PCI_{UUID.replace('-', '_')}": address}
 
 
-@pytest.mark.parametrize("by", ["uuid", "index"])
-def test_its_libraries_are_those_of_the_kept_file(
-    gpus: Any, tmp_path: pathlib.Path, by: str
-) -> None:
+def test_its_libraries_are_those_of_the_kept_file(gpus: Any, tmp_path: pathlib.Path) -> None:
     address, uuid, node = facts(gpus, 1)
     _, other, others = facts(gpus, 0)
-    names = {other: others, uuid: node} if by == "uuid" else {"0": others, "1": node}
-    (tmp_path / "etc/nvidia.yaml").write_text(spec(names))
     tool(tmp_path, "nothing")
-    found = gpus.call(given, str(tmp_path), address).second
-    assert found.cdi_devices == (f"nvidia.com/gpu={uuid if by == 'uuid' else '1'}",)
-    assert node in found.device_nodes
+    for name, names in ((uuid, {other: others, uuid: node}), ("1", {"0": others, "1": node})):
+        (tmp_path / "etc/nvidia.yaml").write_text(spec(names))
+        found = gpus.call(given, str(tmp_path), address).second
+        assert found.cdi_devices == (f"nvidia.com/gpu={name}",)
+        assert node in found.device_nodes
     assert not (tmp_path / "asked").exists()
 
 
@@ -293,13 +286,8 @@ def test_the_file_of_a_handle_has_the_nodes_and_the_libraries(
     kept["containerEdits"]["hooks"] = [hook]
     (tmp_path / "etc/nvidia.yaml").write_text(yaml.safe_dump(kept))
     text = f"[DEFAULT]\nstate_path = {tmp_path}\n"
-    done = gpus.call(
-        cdi_rounds.go,
-        "nvidia_gpu_driver",
-        text,
-        str(tmp_path / "cdi"),
-        f"cdi_spec_dirs = {tmp_path}/etc\n",
-    )
+    more = f"cdi_spec_dirs = {tmp_path}/etc\n"
+    done = gpus.call(cdi_rounds.go, "nvidia_gpu_driver", text, str(tmp_path / "cdi"), more)
     (device,) = done.file["devices"]
     edits = device["containerEdits"]
     assert {each["path"] for each in edits["deviceNodes"]} == {

@@ -3,17 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
-import pytest
-
-from cyborg.drivers import pci
+from cyborg.drivers import base, pci
 from cyborg.tests.contract import simulated as contract
 from cyborg.tests.found_cards import found, handle
-
-#: A card of which parts are given out.
-DIVIDED = {"cards": [{"card": "pac-a10", "vfs": 3, "sriov": {"total": 3}}]}
-TWO_REGIONS = {"cards": [{"card": "d5005", "vfs": 2, "sriov": {"total": 2}}]}
 
 
 class TestIntel(contract.SimulatedDriverContract):
@@ -44,8 +39,8 @@ class TestIntel(contract.SimulatedDriverContract):
         assert whole.attach_handles == (handle(simulated.card("pac-a10")),)
 
     def test_a_card_under_the_kernels_driver(self, devices):
+        """One with two regions has the traits of both."""
         (deployable,) = devices[3].deployables
-
         assert deployable.traits[:3] == (
             "CUSTOM_FPGA_INTEL",
             "CUSTOM_FPGA_INTEL_PAC_N3000",
@@ -53,10 +48,7 @@ class TestIntel(contract.SimulatedDriverContract):
         )
         assert deployable.function == "9aeffe5f84570612c000c9660d824272"
         assert deployable.attributes["firmware"] == "0x23000110010309"
-
-    def test_a_card_with_two_regions_has_the_traits_of_both(self, devices):
         (deployable,) = devices[4].deployables
-
         regions = [trait for trait in deployable.traits if "REGION" in trait]
         loaded = [trait for trait in deployable.traits if "FUNCTION" in trait]
         assert (len(regions), len(loaded)) == (2, 2)
@@ -64,7 +56,7 @@ class TestIntel(contract.SimulatedDriverContract):
 
 
 def test_regions_with_a_virtual_function_each_are_below_their_card(simulate):
-    simulated = simulate(TWO_REGIONS)
+    simulated = simulate({"cards": [{"card": "d5005", "vfs": 2, "sriov": {"total": 2}}]})
 
     (device,) = found(simulated, "intel_fpga_driver")
 
@@ -99,50 +91,35 @@ def test_regions_with_a_virtual_function_each_are_below_their_card(simulate):
 
 
 def test_one_region_has_a_handle_for_each_virtual_function(simulate):
-    simulated = simulate(DIVIDED)
-
-    (device,) = found(simulated, "intel_fpga_driver")
-
-    (deployable,) = device.deployables
+    """A card of which another has a part is not programmed."""
+    simulated = simulate({"cards": [{"card": "pac-a10", "vfs": 3, "sriov": {"total": 3}}]})
     vfs = simulated.vfs(simulated.card("pac-a10"))
-    assert deployable.name == f"host-1_{vfs[0]}"
-    assert deployable.num_accelerators == 3
-    assert deployable.attach_handles == tuple(handle(vf) for vf in vfs)
-    assert deployable.program_mode == "single-program"
-
-
-@pytest.mark.parametrize("others", [[0], [2], [0, 1]])
-@pytest.mark.parametrize("is_excluded", [True, False])
-def test_a_card_of_which_another_has_a_part_is_not_programmed(simulate, others, is_excluded):
-    simulated = simulate(DIVIDED)
-    vfs = simulated.vfs(simulated.card("pac-a10"))
-    group = "[intel_fpga_driver]" if is_excluded else "[pci]"
-    specs = [json.dumps({"address": vfs[each], "exclude": is_excluded}) for each in others]
-    text = "\n".join([group, *(f"device_spec = {spec}" for spec in specs)])
-
-    others_driver = [] if is_excluded else ["pci_driver"]
-    (device,) = found(simulated, "intel_fpga_driver", text, *others_driver)
-
-    (deployable,) = device.deployables
-    rest = [vf for number, vf in enumerate(vfs) if number not in others]
-    assert deployable.attach_handles == tuple(handle(vf) for vf in rest)
-    assert deployable.num_accelerators == len(rest)
-    assert (deployable.program_mode, deployable.function) == (None, None)
-    # What it runs cannot be changed, as on any such card.
-    assert "CUSTOM_FPGA_FUNCTION_ID_INTEL_D8424DC4A4A3C413F89E433683F9040B" in deployable.traits
-
-
-def test_an_operator_may_give_such_a_card_the_trait_that_it_has(simulate):
-    simulated = simulate(DIVIDED)
     trait = "CUSTOM_FPGA_FUNCTION_ID_INTEL_D8424DC4A4A3C413F89E433683F9040B"
-    excluded = {"address": simulated.vfs(simulated.card("pac-a10"))[0], "exclude": True}
-    specs = [json.dumps(spec) for spec in (excluded, {"vendor_id": "8086", "traits": trait})]
-    text = "\n".join(["[intel_fpga_driver]", *(f"device_spec = {spec}" for spec in specs)])
 
-    (device,) = found(simulated, "intel_fpga_driver", text)
+    def part(group: str, *specs: dict[str, object]) -> base.Deployable:
+        text = "\n".join([f"[{group}]", *(f"device_spec = {json.dumps(each)}" for each in specs)])
+        others = ["pci_driver"] if group == "pci" else []
+        (device,) = found(simulated, "intel_fpga_driver", text, *others)
+        (deployable,) = device.deployables
+        assert deployable.num_accelerators == len(deployable.attach_handles)
+        return deployable
 
-    (deployable,) = device.deployables
-    assert deployable.traits.count(trait) == 1
+    whole = part("intel_fpga_driver")
+    assert whole.name == f"host-1_{vfs[0]}"
+    assert whole.attach_handles == tuple(handle(vf) for vf in vfs)
+    assert whole.program_mode == "single-program"
+    for kept, group in itertools.product(([0], [2], [0, 1]), ("intel_fpga_driver", "pci")):
+        specs = [{"address": vfs[each], "exclude": group != "pci"} for each in kept]
+        rest = part(group, *specs)
+        left = tuple(handle(vf) for number, vf in enumerate(vfs) if number not in kept)
+        assert rest.attach_handles == left, (kept, group)
+        assert (rest.program_mode, rest.function) == (None, None)
+        # What it runs cannot be changed, as on any such card.
+        assert trait in rest.traits
+    # An operator may give such a card the trait that it has.
+    tagged = {"vendor_id": "8086", "traits": trait}
+    rest = part("intel_fpga_driver", {"address": vfs[0], "exclude": True}, tagged)
+    assert rest.traits.count(trait) == 1
 
 
 class TestXilinx(contract.WholeCardContract):
@@ -162,6 +139,7 @@ class TestXilinx(contract.WholeCardContract):
 
     def test_a_card_that_loses_a_function_keeps_its_name_and_ails(self, changeable):
         address = changeable.card("u250")
+        card, user = changeable.function(address), f"{address[:-1]}1"
         changeable.pull(address)
 
         device, *_others = found(changeable, "xilinx_fpga_driver")
@@ -171,35 +149,25 @@ class TestXilinx(contract.WholeCardContract):
         assert deployable.name == f"host-1_{address}"
         assert deployable.attach_handles == (handle(f"{address[:-1]}1"),)
         assert device.unhealthy == f"PCI function {address} is missing from the bus"
-
-    def test_a_card_whose_users_function_was_never_seen_is_given_to_nobody(self, changeable):
-        user = f"{changeable.card('u250')[:-1]}1"
+        # So does one whose user's function was never seen, before any agent.
+        changeable.appear(card)
         changeable.pull(user)
-
         device, *others = found(changeable, "xilinx_fpga_driver")
-
         assert device.unhealthy == f"PCI function {user} is missing from the bus"
         assert {device.unhealthy for device in others} == {None}
 
-
-@pytest.mark.parametrize(
-    ("group", "other", "own"),
-    [("pci", "1", "0"), ("xilinx_fpga_driver", "0", "1"), ("xilinx_fpga_driver", "1", "0")],
-)
-def test_a_xilinx_card_is_not_programmed_without_one_of_its_functions(
-    simulate, group, other, own
-):
-    simulated = simulate({"cards": ["u250"]})
-    slot = simulated.card("u250")[:-1]
-    spec = json.dumps({"address": f"{slot}{other}", "exclude": group != "pci"})
-    text = f"[{group}]\ndevice_spec = {spec}"
-
-    others_driver = ["pci_driver"] if group == "pci" else []
-    (device,) = found(simulated, "xilinx_fpga_driver", text, *others_driver)
-
-    (deployable,) = device.deployables
-    assert deployable.attach_handles == (handle(f"{slot}{own}"),)
-    assert (deployable.program_mode, deployable.function) == (None, None)
+    def test_a_card_is_not_programmed_without_one_of_its_functions(self, simulated):
+        slot = simulated.card("u250")[:-1]
+        for group, other, own in (
+            ("pci", "1", "0"), ("xilinx_fpga_driver", "0", "1"), ("xilinx_fpga_driver", "1", "0")
+        ):
+            spec = json.dumps({"address": f"{slot}{other}", "exclude": group != "pci"})
+            others = ["pci_driver"] if group == "pci" else []
+            text = f"[{group}]\ndevice_spec = {spec}"
+            device, *_ = found(simulated, "xilinx_fpga_driver", text, *others)
+            (deployable,) = device.deployables
+            assert deployable.attach_handles == (handle(f"{slot}{own}"),), (group, other)
+            assert (deployable.program_mode, deployable.function) == (None, None)
 
 
 class TestInspur(contract.WholeCardContract):

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
 from cyborg.drivers import base, pci, registry
@@ -32,33 +30,26 @@ class TestAccel(contract.SimulatedDriverContract):
             f"host-1_{simulated.card('tenstorrent')}": "CUSTOM_TENSTORRENT_TENSTORRENT",
             f"host-1_{simulated.card('ascend910')}": "CUSTOM_19E5_D801",
         }
-        assert devices[0].deployables[0].traits[:3] == (
-            "OWNER_CYBORG",
-            "CUSTOM_ACCEL_QUALCOMM",
-            "CUSTOM_ACCEL_PRODUCT_ID_A100",
+        traits = ("OWNER_CYBORG", "CUSTOM_ACCEL_QUALCOMM", "CUSTOM_ACCEL_PRODUCT_ID_A100")
+        assert devices[0].deployables[0].traits[:3] == traits
+
+    def test_an_accelerator_that_another_driver_takes_or_that_is_excluded_is_left(self, simulated):
+        excluded = '[accel_driver]\ndevice_spec = {"vendor_id": "1e52", "exclude": true}\n'
+        for text, others, cards in (
+            ("", ["huawei_ascend_driver"], ("ai100", "npu", "tenstorrent")),
+            (excluded, [], ("ai100", "npu", "ascend910")),
+        ):
+            devices = found(simulated, "accel_driver", text, *others)
+            assert names(devices) == [f"host-1_{simulated.card(card)}" for card in cards]
+
+    def test_the_operator_names_class_and_cards_of_accelerators(self, simulated):
+        text = (
+            '[accel_driver]\ndevice_spec = {"vendor_id": "1e52", "resource_class": "CUSTOM_NPU", '
+            '"traits": "CUSTOM_FAST"}\n'
         )
-
-
-def test_an_accelerator_that_another_driver_takes_is_left_to_it(simulate):
-    simulated = simulate("accel")
-
-    devices = found(simulated, "accel_driver", "", "huawei_ascend_driver")
-
-    cards = ("ai100", "npu", "tenstorrent")
-    assert names(devices) == [f"host-1_{simulated.card(card)}" for card in cards]
-
-
-def test_the_operator_names_class_and_cards_of_accelerators(simulate):
-    simulated = simulate("accel")
-    text = (
-        '[accel_driver]\ndevice_spec = {"vendor_id": "1e52", "resource_class": "CUSTOM_NPU", '
-        '"traits": "CUSTOM_FAST"}\n'
-    )
-
-    (device,) = found(simulated, "accel_driver", text)
-
-    assert device.deployables[0].resource_class == "CUSTOM_NPU"
-    assert "CUSTOM_FAST" in device.deployables[0].traits
+        (device,) = found(simulated, "accel_driver", text)
+        assert device.deployables[0].resource_class == "CUSTOM_NPU"
+        assert "CUSTOM_FAST" in device.deployables[0].traits
 
 
 #: Ids, class and driver of accelerators that no driver of their own takes, and what they become.
@@ -97,25 +88,14 @@ def test_accelerators_are_known_by_class_and_vendor(simulate):
     assert parts == {f"host-1_{simulated.card(name)}": BY_KIND[name][3] for name in BY_KIND}
 
 
-@pytest.mark.parametrize("helper", ["pci-pf-stub", "xen-pciback"])
-def test_the_class_is_not_of_a_helper_driver(simulate, helper):
-    cards = [of_kind(ids[5:], ids, "120001", helper) for ids in ("8086:0d5c", "8086:57c0")]
-    simulated = simulate({"cards": cards})
+def test_the_class_is_not_of_a_helper_driver(simulate):
+    helpers = {"8086:0d5c": "pci-pf-stub", "8086:57c0": "pci-pf-stub", "8086:0d5d": "xen-pciback"}
+    cards = [of_kind(ids, ids, "120001", helper) for ids, helper in helpers.items()]
 
-    devices = found(simulated, "accel_driver")
+    devices = found(simulate({"cards": cards}), "accel_driver")
 
-    classes = [each.resource_class for device in devices for each in device.deployables]
-    assert classes == ["CUSTOM_INTEL_0D5C", "CUSTOM_INTEL_57C0"]
-
-
-def test_an_accelerator_that_is_excluded_takes_no_other_along(simulate):
-    simulated = simulate("accel")
-    text = '[accel_driver]\ndevice_spec = {"vendor_id": "1e52", "exclude": true}\n'
-
-    devices = found(simulated, "accel_driver", text)
-
-    cards = ("ai100", "npu", "ascend910")
-    assert names(devices) == [f"host-1_{simulated.card(card)}" for card in cards]
+    classes = [part(each).resource_class for each in devices]
+    assert classes == ["CUSTOM_INTEL_0D5C", "CUSTOM_INTEL_57C0", "CUSTOM_INTEL_0D5D"]
 
 
 def test_the_class_stays_while_guests_have_the_cards(simulate, tmp_path):
@@ -149,12 +129,8 @@ class TestHabana(contract.SimulatedDriverContract):
 
         devices = found(changeable, "habana_driver")
 
-        assert [device.unhealthy for device in devices] == [
-            None,
-            None,
-            f"Gaudi {address} is in status malfunction",
-        ]
-
+        ailing = f"Gaudi {address} is in status malfunction"
+        assert [device.unhealthy for device in devices] == [None, None, ailing]
         changeable.files.unlink(f"{changeable.path(address)}/status")
         last = found(changeable, "habana_driver")[2]
         assert (last.unhealthy, last.health_unknown) == (None, False)
@@ -185,83 +161,63 @@ class TestIntelGpu(contract.SimulatedDriverContract):
     entry_point = "intel_gpu_driver"
     recorded = "intel-gpu"
 
-    def test_cards_are_whole_or_virtual_and_the_processors_own_is_none(self, devices):
+    def test_cards_are_whole_or_virtual_and_the_processors_own_is_none(self, simulated, devices):
         classes = [[each.resource_class for each in device.deployables] for device in devices]
-
         assert classes == [["PGPU"], ["VGPU"] * 3, ["PGPU"]]
-
-    def test_memory_is_told_where_the_kernel_does(self, devices):
+        own = simulated.call(whys, "intel_gpu_driver")[simulated.card("igpu")]
+        assert "it is the processor's own graphics" in own[0]
+        # Memory is told where the kernel does.
         first, shared, arc = (device.deployables[0] for device in devices)
-
         assert first.attributes["memory_mib"] == 14548
         assert "memory_mib" not in {*shared.attributes, *arc.attributes}
         assert "CUSTOM_INTEL_GPU_56C0" in shared.traits
 
-    @pytest.mark.parametrize(
-        "paths",
-        [
+    def test_memory_of_a_card_is_told_under_every_name(self, changeable):
+        arc = changeable.path(changeable.card("arc-pro"))
+        for paths in (
             ["lmem_total_bytes"],
             ["tile0/physical_vram_size_bytes"],
             ["tile0/memory/physical_vram_size_bytes", "tile1/memory/physical_vram_size_bytes"],
-        ],
-    )
-    def test_memory_of_a_card_is_told_under_every_name(self, changeable, paths):
-        arc = changeable.card("arc-pro")
-        for path in paths:
-            changeable.files.put(f"{changeable.path(arc)}/{path}", str((16 << 30) // len(paths)))
+        ):
+            for path in paths:
+                changeable.files.put(f"{arc}/{path}", str((16 << 30) // len(paths)))
+            last = found(changeable, "intel_gpu_driver")[2]
+            assert last.deployables[0].attributes["memory_mib"] == 16384, paths
+            for path in paths:
+                changeable.files.unlink(f"{arc}/{path}")
 
-        last = found(changeable, "intel_gpu_driver")[2]
-
-        assert last.deployables[0].attributes["memory_mib"] == 16384
-
-    @pytest.mark.parametrize(
-        "path",
-        [
-            "{own}/drm/{name}/iov/vf2/gt/lmem_quota",
-            "{own}/drm/{name}/iov/vf2/gt0/lmem_quota",
-            "{own}/drm/{name}/prelim_iov/vf2/gt0/lmem_quota",
-            "{own}/sriov_admin/vf2/profile/vram_quota",
-            "kernel/debug/dri/{card}/sriov/vf2/tile0/vram_quota",
-            "kernel/debug/dri/{card}/gt0/vf2/lmem_quota",
-        ],
-    )
-    def test_memory_of_a_part_is_its_quota(self, changeable, path):
-        devices = found(changeable, "intel_gpu_driver")
+    def test_memory_of_a_part_is_its_quota(self, changeable, devices):
         card = pci.join(devices[1].control_path.cpid_info)
-        (name,) = changeable.files.names(f"{changeable.path(card)}/drm")
-        at = path.format(own=changeable.path(card), name=name, card=card)
-        changeable.files.put(at, str(4 << 30))
-
-        parts = found(changeable, "intel_gpu_driver")[1].deployables
-
-        assert [part.attributes.get("memory_mib") for part in parts] == [None, 4096, None]
+        own, debug = changeable.path(card), f"kernel/debug/dri/{card}"
+        (name,) = changeable.files.names(f"{own}/drm")
+        for at in (
+            f"{own}/drm/{name}/iov/vf2/gt/lmem_quota",
+            f"{own}/drm/{name}/iov/vf2/gt0/lmem_quota",
+            f"{own}/drm/{name}/prelim_iov/vf2/gt0/lmem_quota",
+            f"{own}/sriov_admin/vf2/profile/vram_quota",
+            f"{debug}/sriov/vf2/tile0/vram_quota",
+            f"{debug}/gt0/vf2/lmem_quota",
+        ):
+            changeable.files.put(at, str(4 << 30))
+            parts = found(changeable, "intel_gpu_driver")[1].deployables
+            assert [each.attributes.get("memory_mib") for each in parts] == [None, 4096, None], at
+            changeable.files.unlink(at)
 
 
 class TestDsa(contract.SimulatedDriverContract):
     entry_point = "intel_dsa_driver"
     recorded = "dsa"
 
-    def test_queues_and_engines_are_told(self, devices):
+    def test_queues_and_engines_are_told(self, simulated, devices):
         dsa, iaa = (device.deployables[0] for device in devices)
 
         assert (dsa.resource_class, iaa.resource_class) == ("CUSTOM_DSA", "CUSTOM_IAA")
         assert (dsa.attributes["work_queues"], dsa.attributes["engines"]) == ("8", "4")
         assert (iaa.attributes["work_queues"], iaa.attributes["engines"]) == ("8", "8")
         assert {device.unhealthy for device in devices} == {None}
-
-
-@pytest.mark.parametrize(
-    ("driver", "card", "reason"),
-    [
-        ("intel_dsa_driver", "in-use", "the host has enabled dsa"),
-        ("intel_gpu_driver", "igpu", "it is the processor's own graphics"),
-    ],
-)
-def test_what_stays_with_the_host_has_a_reason(simulate, driver, card, reason):
-    simulated = simulate("dsa" if card == "in-use" else "intel-gpu")
-
-    assert reason in simulated.call(whys, driver)[simulated.card(card)][0]
-    assert f"host-1_{simulated.card(card)}" not in names(found(simulated, driver))
+        # The third one stays with the host.
+        used = simulated.call(whys, "intel_dsa_driver")[simulated.card("in-use")]
+        assert "the host has enabled dsa" in used[0]
 
 
 class TestNic(contract.SimulatedDriverContract):
@@ -279,10 +235,8 @@ class TestNic(contract.SimulatedDriverContract):
 
         assert names(devices) == [f"host-1_{vf}" for vf in (*vfs[0], *vfs[1])]
         assert {device.type for device in devices} == {"NIC"}
-
-    def test_what_nova_and_neutron_need_is_in_handles_and_traits(self, devices):
+        # What Nova and Neutron need is in handles and traits.
         mellanox, intel = (device.deployables[0] for device in devices)
-
         info = mellanox.attach_handles[0].attach_info
         assert (info["physical_network"], info["trusted"]) == ("net-1", "true")
         assert intel.attach_handles[0].attach_info["remote_managed"] == "true"
@@ -295,23 +249,21 @@ class TestNic(contract.SimulatedDriverContract):
 @pytest.mark.parametrize(
     "spec", ['{"trusted": "perhaps"}', '{"physical_network": ""}', '{"physical_network": 7}']
 )
-def test_a_wrong_tag_of_a_network_card_is_refused(simulate, spec):
-    simulated = simulate("any-nic")
+def test_a_wrong_tag_of_a_network_card_is_refused(spec):
+    assert "[nic_driver] device_spec" in nic_driver(spec).errors["nic_driver"]
 
-    (only,) = simulated.call(passes.run, ["nic_driver"], f"[nic_driver]\ndevice_spec = {spec}\n")
 
-    assert "[nic_driver] device_spec" in only.errors["nic_driver"]
+def nic_driver(*specs: str) -> registry.Registry:
+    text = "".join(["[nic_driver]\n", *(f"device_spec = {spec}\n" for spec in specs)])
+    return registry.load(passes.configured(text, ["nic_driver"], "host-1"))
 
 
 def test_a_network_card_without_its_network_is_told_in_the_log(caplog):
-    text = """[nic_driver]
-    device_spec = {"vendor_id": "15b3", "physical_network": "net-1"}
-    device_spec = {"vendor_id": "8086"}
-    device_spec = {"vendor_id": "14e4", "exclude": true}
-    """
-
-    loaded = registry.load(passes.configured(inspect.cleandoc(text), ["nic_driver"], "host-1"))
-
+    loaded = nic_driver(
+        '{"vendor_id": "15b3", "physical_network": "net-1"}',
+        '{"vendor_id": "8086"}',
+        '{"vendor_id": "14e4", "exclude": true}',
+    )
     assert loaded.drivers
     (said,) = [line for line in caplog.messages if "physical_network" in line]
     assert said.startswith("Object 2 of [nic_driver] device_spec")

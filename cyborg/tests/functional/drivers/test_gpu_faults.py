@@ -27,25 +27,17 @@ def test_a_gpu_with_a_listed_xid_is_unhealthy_until_an_administrator_says_so(sim
     simulated = simulate({"cards": [{"card": "t4", "count": 2}]})
     first, second = simulated.card("t4"), simulated.card("t4", 1)
     slot = first.removesuffix(".0")
-    lines = ["", xid(slot, 31), xid(slot, 79), TOLD.format(time=9, slot=slot)]
 
-    seen = simulated.call(healths, "nvidia_gpu_driver", kept + XIDS, log, lines)
+    def told(*lines: str) -> list[str | None]:
+        seen = simulated.call(healths, "nvidia_gpu_driver", kept + XIDS, log, list(lines))
+        assert {each[second] for each in seen} == {None}
+        return [each[first] for each in seen]
 
     sentence = f"NVIDIA's driver has logged Xid 79 for the GPU at {slot}"
-    assert [each[first] for each in seen] == [None, None, sentence, None]
-    assert {each[second] for each in seen} == {None}
-
-
-def test_the_next_agent_knows_an_xid_that_the_kernel_has_forgotten(simulate, log, kept):
-    simulated = simulate({"cards": ["t4"]})
-    card = simulated.card("t4")
-    text, lines = kept + XIDS, [xid(card.removesuffix(".0"), 48)]
-    simulated.call(healths, "nvidia_gpu_driver", text, log, lines)
+    assert told("", xid(slot, 31), xid(slot, 79)) == [None, None, sentence]
+    # The next agent knows it, though the kernel has forgotten.
     pathlib.Path(log).write_text("")
-
-    (later,) = simulated.call(healths, "nvidia_gpu_driver", text, log, [""])
-
-    assert later[card] is not None
+    assert told("", TOLD.format(time=9, slot=slot)) == [sentence, None]
 
 
 def told_without_a_boot_id(text: str, log: str, boot: str) -> tuple[list[str | None], str]:
@@ -61,20 +53,18 @@ def told_without_a_boot_id(text: str, log: str, boot: str) -> tuple[list[str | N
     return [device.unhealthy for device in devices], found.errors["nvidia_gpu_driver"]
 
 
-@pytest.mark.parametrize("boot", [None, b"", b"nonsense\n", b"\xff\xfe\0\n"])
-def test_a_boot_id_that_cannot_be_read_heals_no_gpu(simulate, log, kept, tmp_path, boot):
+def test_a_boot_id_that_cannot_be_read_heals_no_gpu(simulate, log, kept, tmp_path):
     simulated = simulate({"cards": ["t4"]})
     text, lines = kept + XIDS, [xid(simulated.card("t4").removesuffix(".0"), 48)]
     simulated.call(healths, "nvidia_gpu_driver", text, log, lines)
     pathlib.Path(log).write_text("")
     path = tmp_path / "boot_id"
-    if boot is not None:
-        path.write_bytes(boot)
-
-    (said,), error = simulated.call(told_without_a_boot_id, text, log, str(path))
-
-    assert "Xid 48" in (said or "")
-    assert f"{path} cannot be read" in error
+    for boot in (None, b"", b"nonsense\n", b"\xff\xfe\0\n"):
+        if boot is not None:
+            path.write_bytes(boot)
+        (said,), error = simulated.call(told_without_a_boot_id, text, log, str(path))
+        assert "Xid 48" in (said or ""), boot
+        assert f"{path} cannot be read" in error
 
 
 def told_when_facts_can_be_read(text: str, log: str, facts: str) -> list[str | None]:
@@ -126,24 +116,19 @@ def _without_log(path: str, text: str) -> list[passes.Pass]:
     return passes.run(["nvidia_gpu_driver"], text)
 
 
-@pytest.mark.parametrize(
-    ("option", "umc", "healthy"),
-    [("", "ue: 0\nce: 7", True), ("", "ue: 2\nce: 0", False), ("0", "ue: 2\nce: 0", True)],
-    ids=["corrected", "uncorrected", "not asked for"],
-)
-def test_an_amd_gpu_with_uncorrectable_errors_is_unhealthy(
-    simulate, log, kept, option, umc, healthy
-):
+def test_an_amd_gpu_with_uncorrectable_errors_is_unhealthy(simulate, log, kept):
     simulated = simulate({"cards": ["mi300x"]})
     card = simulated.card("mi300x")
-    for block, text in (("umc", umc), ("gfx", "ue: 0\nce: 0")):
-        simulated.files.put(f"{simulated.path(card)}/ras/{block}_err_count", text)
-    text = f"[amd_gpu_driver]\nras_uncorrectable_errors = {option}\n" if option else ""
-
-    (seen,) = simulated.call(healths, "amd_gpu_driver", kept + text, log, [""])
-
-    expected = f"The GPU {card} has had uncorrectable errors of its memory or logic: umc"
-    assert seen[card] == (None if healthy else expected)
+    simulated.files.put(f"{simulated.path(card)}/ras/gfx_err_count", "ue: 0\nce: 0")
+    wrong = f"The GPU {card} has had uncorrectable errors of its memory or logic: umc"
+    for umc, option, told in (
+        ("ue: 0\nce: 7", "", None),
+        ("ue: 2\nce: 0", "ras_uncorrectable_errors = 0", None),
+        ("ue: 2\nce: 0", "", wrong),
+    ):
+        simulated.files.put(f"{simulated.path(card)}/ras/umc_err_count", umc)
+        text = f"{kept}[amd_gpu_driver]\n{option}\n"
+        assert simulated.call(healths, "amd_gpu_driver", text, log, [""]) == [{card: told}]
 
 
 def test_an_amd_gpu_with_errors_is_healthy_when_an_administrator_says_so(simulate, log, kept):

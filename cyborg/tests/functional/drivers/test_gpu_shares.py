@@ -37,30 +37,27 @@ class Used(NamedTuple):
 
 
 @pytest.mark.parametrize("driver", GPUS)
-@pytest.mark.parametrize("mixed", [False, True])
 def test_a_card_with_shares_is_not_offered_whole(
-    simulate: Any, tmp_path: pathlib.Path, driver: str, *, mixed: bool
+    simulate: Any, tmp_path: pathlib.Path, driver: str
 ) -> None:
     card, group = GPUS[driver]
-    host = simulate({"cards": [card, card]})
-    shared, whole = host.card(card, 0), host.card(card, 1)
-    spec = {"address": shared, "shares": 3, "mix_projects": mixed}
-    text = options(group, tmp_path, spec, {"address": "*:*:*.*"})
+    host = simulate({"cards": [card, card, card]})
+    specs = [
+        {"address": host.card(card, number), "shares": 3, "mix_projects": number == 1}
+        for number in (0, 1)
+    ]
+    text = options(group, tmp_path, *specs, {"address": "*:*:*.*"})
 
     (found,) = host.call(passes.run, [driver], text)
 
-    parts = {
-        pci.join(device.control_path.cpid_info): device.deployables[0]
-        for device in found.devices[driver]
-    }
-    part = parts[shared]
-    assert (part.resource_class, part.num_accelerators) == ("CUSTOM_GPU_SHARE", 3)
-    assert part.shared == (base.OF_ALL_PROJECTS if mixed else base.OF_ONE_PROJECT)
-    assert {each.attach_type for each in part.attach_handles} == {base.NODES}
-    assert [each.attach_info["share"] for each in part.attach_handles] == ["0", "1", "2"]
-    other = parts[whole]
-    assert (other.resource_class, other.shared) == ("PGPU", None)
-    assert [each.attach_type for each in other.attach_handles] == ["PCI"]
+    parts = [device.deployables[0] for device in found.devices[driver]]
+    assert [part.shared for part in parts] == [base.OF_ONE_PROJECT, base.OF_ALL_PROJECTS, None]
+    for part in parts[:2]:
+        assert (part.resource_class, part.num_accelerators) == ("CUSTOM_GPU_SHARE", 3)
+        assert {each.attach_type for each in part.attach_handles} == {base.NODES}
+        assert [each.attach_info["share"] for each in part.attach_handles] == ["0", "1", "2"]
+    assert parts[2].resource_class == "PGPU"
+    assert [each.attach_type for each in parts[2].attach_handles] == ["PCI"]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +122,7 @@ def test_a_share_has_the_nodes_of_its_card_and_mps_where_that_runs_and_projects_
     simulate: Any, tmp_path: pathlib.Path, *, is_running: bool, mixed: bool
 ) -> None:
     host = simulate({"cards": ["h100"]})
-    (host.root / "dev").mkdir(exist_ok=True)
+    (host.root / "dev").mkdir()
     for name in ("nvidia0", "nvidiactl"):
         (host.root / "dev" / name).touch()
     if is_running:

@@ -50,12 +50,11 @@ class TestDividedNvidia(contract.SimulatedDriverContract):
     """
 
     def test_each_card_has_as_many_parts_as_fit_on_it_and_the_rest_are_whole(self, devices):
-        parts = {
+        cards = by_card(devices)
+        assert {
             card: [(each.resource_class, each.num_accelerators) for each in deployables]
-            for card, deployables in by_card(devices).items()
-        }
-
-        assert parts == {
+            for card, deployables in cards.items()
+        } == {
             A100: [("VGPU", 1)],
             MIG: [("VGPU", 1)] * 7,
             WHOLE: [("PGPU", 1)],
@@ -63,15 +62,22 @@ class TestDividedNvidia(contract.SimulatedDriverContract):
             T4: [("VGPU", 16)],
             PASSED: [("PGPU", 1)],
         }
+        # Slices are told from shares of time.
+        assert all("CUSTOM_NVIDIA_MIG" in each.traits for each in cards[MIG])
+        assert all("CUSTOM_NVIDIA_20F1_A100_1_5C" in each.traits for each in cards[MIG])
+        assert not any("CUSTOM_NVIDIA_MIG" in each.traits for each in cards[A100] + cards[H100])
+        # A virtual function that is given a type is a PCI device.
+        first, _second = cards[H100]
+        assert "CUSTOM_NVIDIA_2330_H100XM_40C" in first.traits
+        assert first.attributes["memory_mib"] == 40960
+        assert first.attach_handles == (handle("0000:31:00.4", asked_type="1137"),)
 
     def test_a_mediated_device_is_named_as_it_always_was(self, devices):
         (deployable,) = by_card(devices)[T4]
 
         assert deployable.name == f"host-1_{T4}"
         assert deployable.traits[:2] == ("OWNER_CYBORG", "CUSTOM_NVIDIA_1EB8_T4_1B")
-        assert deployable.prepares
-        assert deployable.cleans
-        assert deployable.prepared == ()
+        assert (deployable.prepares, deployable.cleans, deployable.prepared) == (True, True, ())
         assert deployable.attributes["memory_mib"] == 1024
         assert deployable.attach_handles[15] == base.AttachHandle(
             attach_type="MDEV",
@@ -85,20 +91,6 @@ class TestDividedNvidia(contract.SimulatedDriverContract):
         (of_vf,) = by_card(devices)[A100]
         assert of_vf.name == "host-1_0000:19:00.4"
         assert "CUSTOM_NVIDIA_20F1_A100_40C" in of_vf.traits
-
-    def test_slices_are_told_from_shares_of_time(self, devices):
-        cards = by_card(devices)
-
-        assert all("CUSTOM_NVIDIA_MIG" in each.traits for each in cards[MIG])
-        assert all("CUSTOM_NVIDIA_20F1_A100_1_5C" in each.traits for each in cards[MIG])
-        assert not any("CUSTOM_NVIDIA_MIG" in each.traits for each in cards[A100] + cards[H100])
-
-    def test_a_virtual_function_that_is_given_a_type_is_a_pci_device(self, devices):
-        first, _second = by_card(devices)[H100]
-
-        assert "CUSTOM_NVIDIA_2330_H100XM_40C" in first.traits
-        assert first.attributes["memory_mib"] == 40960
-        assert first.attach_handles == (handle("0000:31:00.4", asked_type="1137"),)
 
     def test_parts_in_use_are_still_what_was_offered(self, changeable, text, devices):
         uuid = "b1c5e0f0-6f1c-4a3e-9a41-0a7c7e5e9f11"
@@ -118,12 +110,10 @@ class TestWholeNvidia(contract.SimulatedDriverContract):
     entry_point = "nvidia_gpu_driver"
     recorded = "nvidia"
 
-    def test_cards_with_virtual_functions_and_the_hosts_screen_are_no_whole_gpus(self, devices):
-        assert names(devices) == [f"host-1_{card}" for card in (WHOLE, T4, PASSED)]
-
     def test_a_card_is_as_it_always_was(self, devices):
+        # None that has virtual functions is whole, nor is the host's screen.
+        assert names(devices) == [f"host-1_{card}" for card in (WHOLE, T4, PASSED)]
         device = devices[1]
-
         (deployable,) = device.deployables
         assert (device.type, device.vendor) == ("GPU", "10de")
         assert json.loads(device.std_board_info)["product_id"] == "1eb8"
@@ -142,12 +132,9 @@ class TestWholeNvidia(contract.SimulatedDriverContract):
         assert part.attributes["firmware"] == "92.00.45.00.03"
         assert {"CUSTOM_MEMORY_GIB_80", "CUSTOM_NUMA_NODE_1"} <= set(part.traits)
 
-    def test_a_card_with_layouts_has_its_uuid_too(self, simulate):
-        simulated = simulate({"cards": [{"card": "h100", "vfs": 8}]})
-        ((card,),) = (
-            each.deployables for each in found(simulated, "[gpu_devices]\nlayouts = H100XM-40C\n")
-        )
-
+        simulated.enable(simulated.card("h100"), 8)
+        text = "[gpu_devices]\nlayouts = H100XM-40C\n"
+        ((card,),) = (each.deployables for each in found(simulated, text))
         assert card.program_mode == base.LAYOUT
         assert str(card.attributes["serial"]).startswith("GPU-")
 
@@ -165,38 +152,36 @@ class TestWholeNvidia(contract.SimulatedDriverContract):
 
         assert before["firmware"] == "92.00.45.00.03"
         assert after == before
-
-    def test_a_card_is_kept_while_a_guest_has_a_part_of_it(self, changeable):
+        # A card is kept while a guest has a part of it.
         vf = changeable.vfs(A100)[3]
         changeable.detach(vf)
         changeable.attach(vf, "vfio-pci")
 
         assert f"host-1_{A100}" not in names(found(changeable))
 
+    def test_a_wrong_type_keeps_its_card_and_no_other(self, simulated):
+        for types, kind in (("nvidia-9", "nvidia-9"), ("x,nvidia-222", "nvidia-222")):
+            options = f"enabled_vgpu_types = {types}\n[vgpu_{kind}]\ndevice_addresses = {A100}"
+            devices = found(simulated, f"[gpu_devices]\n{options}")
+            assert names(devices) == [f"host-1_{card}" for card in (WHOLE, T4, PASSED)], types
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        "enabled_vgpu_types = nvidia-9\n[vgpu_nvidia-9]\ndevice_addresses = 0000:19:00.0",
-        "enabled_vgpu_types = x,nvidia-222\n[vgpu_nvidia-222]\ndevice_addresses = 0000:19:00.0",
-    ],
-    ids=["unknown", "another card's"],
-)
-def test_a_wrong_type_keeps_its_card_and_no_other(simulate, options):
-    simulated = simulate("nvidia")
+    def test_a_single_type_is_for_every_card_that_has_it(self, simulated):
+        cards = by_card(found(simulated, "[gpu_devices]\nenabled_vgpu_types = nvidia-222"))
 
-    assert names(found(simulated, f"[gpu_devices]\n{options}")) == [
-        f"host-1_{card}" for card in (WHOLE, T4, PASSED)
-    ]
+        classes = {card: deployables[0].resource_class for card, deployables in cards.items()}
+        assert classes == dict.fromkeys([WHOLE, PASSED], "PGPU") | {T4: "VGPU"}
 
-
-def test_a_single_type_is_for_every_card_that_has_it(simulate):
-    simulated = simulate("nvidia")
-
-    cards = by_card(found(simulated, "[gpu_devices]\nenabled_vgpu_types = nvidia-222"))
-
-    classes = {card: deployables[0].resource_class for card, deployables in cards.items()}
-    assert classes == dict.fromkeys([WHOLE, PASSED], "PGPU") | {T4: "VGPU"}
+    def test_a_card_that_is_to_be_of_two_types_becomes_the_first(self, simulated):
+        text = (
+            "[gpu_devices]\nenabled_vgpu_types = nvidia-230, nvidia-222, 1132\n"
+            f"[vgpu_nvidia-230]\ndevice_addresses = {T4}\n"
+            f"[vgpu_nvidia-222]\ndevice_addresses = {T4}\n"
+            f"[vgpu_1132]\ndevice_addresses = {H100}\nmax_instances = 3\n"
+        )
+        cards = by_card(found(simulated, text))
+        assert cards[T4][0].attributes["vgpu_type"] == "nvidia-230"
+        # The operator limits how many parts a card has.
+        assert len(cards[H100]) == 3
 
 
 @pytest.mark.parametrize(
@@ -224,45 +209,20 @@ def test_a_card_that_has_yet_to_get_its_virtual_functions_is_not_whole(simulate,
     }
     simulated.enable(card, 4)
     assert f"host-1_{card[:-1]}4" in names(found(simulated, text))
-
-
-def test_a_card_that_is_a_guests_is_whole_without_virtual_functions(simulate):
-    simulated = simulate({"cards": [{"card": "a100", "driver": "vfio-pci"}]})
-
-    assert names(found(simulated, "[gpu_devices]\nenabled_vgpu_types = nvidia-474")) == [
-        f"host-1_{simulated.card('a100')}"
-    ]
-
-
-def test_a_card_that_is_to_be_of_two_types_becomes_the_first(simulate):
-    simulated = simulate("nvidia")
-
-    text = (
-        "[gpu_devices]\nenabled_vgpu_types = nvidia-230, nvidia-222, 1132\n"
-        f"[vgpu_nvidia-230]\ndevice_addresses = {T4}\n"
-        f"[vgpu_nvidia-222]\ndevice_addresses = {T4}\n"
-        f"[vgpu_1132]\ndevice_addresses = {H100}\nmax_instances = 3\n"
-    )
-
-    cards = by_card(found(simulated, text))
-
-    assert cards[T4][0].attributes["vgpu_type"] == "nvidia-230"
-    # The operator limits how many parts a card has.
-    assert len(cards[H100]) == 3
+    # One that is a guest's is whole without virtual functions.
+    simulated.detach(card)
+    simulated.attach(card, "vfio-pci")
+    text = "[gpu_devices]\nenabled_vgpu_types = nvidia-474"
+    assert f"host-1_{card}" in names(found(simulated, text))
 
 
 class TestAmd(contract.SimulatedDriverContract):
     entry_point = "amd_gpu_driver"
     recorded = "amd"
 
-    def test_a_part_of_a_card_is_a_virtual_gpu(self, devices):
-        kinds = [
-            [deployable.resource_class for deployable in device.deployables] for device in devices
-        ]
-
+    def test_a_part_of_a_card_is_a_virtual_gpu_and_how_it_is_partitioned_a_trait(self, devices):
+        kinds = [[each.resource_class for each in device.deployables] for device in devices]
         assert kinds == [["PGPU"], ["VGPU"] * 4, ["PGPU"], ["VGPU"]]
-
-    def test_facts_are_attributes_and_how_a_card_is_partitioned_is_a_trait(self, devices):
         attributes = devices[2].deployables[0].attributes
         assert attributes["compute_partition"] == "SPX"
         assert attributes["memory_partition"] == "NPS1"

@@ -49,19 +49,14 @@ def test_a_line_without_an_address_is_of_the_gpu_that_was_named_before(simulate,
     simulated = simulate({"cards": [{"card": "t4", "count": 2, "driver": None}]})
     first, second = simulated.card("t4"), simulated.card("t4", 1)
 
-    (seen,) = simulated.call(
-        healths,
-        "nvidia_gpu_driver",
-        kept,
-        log,
-        lines(
-            f"NVRM: The NVIDIA GPU {second}",
-            "NVRM: (PCI ID: 10de:2330) installed in this system has",
-            "NVRM: fallen off the bus and is not responding to commands.",
-            "NVRM: The NVIDIA probe routine failed for 1 device(s).",
-            f"nouveau: probe of {first} failed with error -12",
-        ),
+    told = lines(
+        f"NVRM: The NVIDIA GPU {second}",
+        "NVRM: (PCI ID: 10de:2330) installed in this system has",
+        "NVRM: fallen off the bus and is not responding to commands.",
+        "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+        f"nouveau: probe of {first} failed with error -12",
     )
+    (seen,) = simulated.call(healths, "nvidia_gpu_driver", kept, log, told)
 
     assert seen[first] is None
     assert "fallen off the bus; " in seen[second]
@@ -178,21 +173,15 @@ def test_lines_that_tell_of_no_fault_of_the_card(simulate, log, kept, text):
 def test_the_next_agent_counts_no_line_twice(simulate, log, kept):
     simulated = simulate({"cards": ["mi300x"]})
     card = simulated.card("mi300x")
-    text = f"{kept}[pci_health]\naer_nonfatal_errors = 3\n"
     error = f"amdgpu {card}: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Data Link Layer"
 
-    def seen(logged: list[str]) -> bool:
+    def seen(logged: list[str], option: str = "aer_nonfatal_errors = 3") -> bool:
+        text = f"{kept}[pci_health]\n{option}\n"
         return simulated.call(healths, "amd_gpu_driver", text, log, logged)[-1][card] is None
 
     assert seen(lines(error, error))
     assert seen([""])
     assert not seen([HAPPENED.format(number=900, text=error)])
-
-
-def test_the_operator_may_look_away(simulate, log, kept):
-    simulated = simulate({"cards": ["mi300x"]})
-    card = simulated.card("mi300x")
-    text = f"{kept}[pci_health]\nlogged_faults = false\n"
-    told = lines(f"amdgpu {card}: amdgpu: Fatal error during GPU init")
-
-    assert simulated.call(healths, "amd_gpu_driver", text, log, told) == [{card: None}]
+    # The operator may look away.
+    fatal = HAPPENED.format(number=901, text=f"amdgpu {card}: amdgpu: Fatal error during GPU init")
+    assert seen([fatal], "logged_faults = false")

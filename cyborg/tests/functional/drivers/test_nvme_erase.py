@@ -15,64 +15,64 @@ def erase(address: str, keys: str = "") -> str:
     return passes.clean("nvme_driver", text, address)
 
 
-ZEROED = [("/dev/nvme0n1", f"zero 0 {3750748848 * 512}")]
+ZEROED = ("/dev/nvme0n1", f"zero 0 {3750748848 * 512}")
 
 
 @pytest.mark.parametrize(
-    ("card", "keys", "written"),
+    ("card", "written"),
     [
-        ("nvme-pm1733", "", [("/dev/nvme0", "sanitize crypto")]),
-        ("nvme-pm1733", ', "clear_strategy": "block"', [("/dev/nvme0", "sanitize block")]),
-        ("nvme-inspur", "", [("/dev/nvme0", "sanitize block")]),
-        ("nvme-system", "", ZEROED),
-        ("nvme-pm1733", ', "clear_action": "zero"', ZEROED),
-        ("nvme-multipath", "", [("/dev/nvme0", "sanitize crypto")]),
-        ("nvme-multipath", ', "clear_action": "zero"', ZEROED),
+        (
+            "nvme-pm1733",
+            {
+                "": ("/dev/nvme0", "sanitize crypto"),
+                ', "clear_strategy": "block"': ("/dev/nvme0", "sanitize block"),
+                ', "clear_action": "zero"': ZEROED,
+            },
+        ),
+        ("nvme-inspur", {"": ("/dev/nvme0", "sanitize block")}),
+        ("nvme-system", {"": ZEROED}),
+        (
+            "nvme-multipath",
+            {"": ("/dev/nvme0", "sanitize crypto"), ', "clear_action": "zero"': ZEROED},
+        ),
     ],
 )
-def test_a_controller_is_erased_in_the_way_that_is_wanted(simulate_live, card, keys, written):
+def test_a_controller_is_erased_in_the_way_that_is_wanted(simulate_live, card, written):
     host = simulate_live({"cards": [card]})
 
-    assert host.call(erase, host.card(card), keys) == ""
-    assert host.writes() == written
+    assert [host.call(erase, host.card(card), keys) for keys in written] == [""] * len(written)
+    assert host.writes() == list(written.values())
 
 
-def test_an_erasure_that_fails_is_told(simulate_live):
-    host = simulate_live({"cards": [{"card": "nvme-inspur", "sanitize": {"ends": "failed"}}]})
+def test_an_erasure_that_goes_on_is_not_begun_again_and_one_that_fails_is_told(simulate_live):
+    ways = [{"asks": 2}, {"ends": "failed"}]
+    host = simulate_live({"cards": [{"card": "nvme-inspur", "sanitize": way} for way in ways]})
+    slow, failing = (host.card("nvme-inspur", number) for number in (0, 1))
+    host.call(begin, slow)
 
-    assert "failed to erase itself" in host.call(erase, host.card("nvme-inspur"))
-
-
-def test_an_erasure_that_goes_on_is_not_begun_again(simulate_live):
-    host = simulate_live({"cards": [{"card": "nvme-inspur", "sanitize": {"asks": 2}}]})
-    card = host.card("nvme-inspur")
-    host.call(begin, card)
-
-    assert host.call(erase, card) == ""
+    assert host.call(erase, slow) == ""
     assert host.writes() == [("/dev/nvme0", "sanitize block")]
+    assert "failed to erase itself" in host.call(erase, failing)
 
 
-def test_a_controller_that_shows_no_namespace_is_not_erased_by_zeroes(simulate_live):
-    """So it is for a while after a guest gave it back."""
-    card = {"card": "nvme-pm1733", "nodes": {"nvme/nvme{n}/nvme{n}n1": None}}
-    host = simulate_live({"cards": [card]})
-    address = host.card("nvme-pm1733")
-
-    assert "shows no namespace" in host.call(erase, address, ', "clear_action": "zero"')
-
-
-@pytest.mark.parametrize(
-    ("detached", "wrong", "written"),
-    [(0, "", ZEROED), (2, "has 2 namespaces that are not attached to it", [])],
-)
-def test_zeroes_do_not_erase_what_a_guest_has_hidden(simulate_live, detached, wrong, written):
+def test_zeroes_do_not_erase_what_a_guest_has_hidden(simulate_live):
     """Who has the whole controller can detach namespaces from it, and attach them again."""
-    host = simulate_live({"cards": [{"card": "nvme-pm1733", "sanitize": {"detached": detached}}]})
+    cards = [
+        {"sanitize": {"detached": 2}},
+        # So it is for a while after a guest gave it back.
+        {"nodes": {"nvme/nvme{n}/nvme{n}n1": None}},
+        {"sanitize": {"detached": 0}},
+    ]
+    host = simulate_live({"cards": [{"card": "nvme-pm1733", **each} for each in cards]})
 
-    told = host.call(erase, host.card("nvme-pm1733"), ', "clear_action": "zero"')
+    def told(number: int) -> str:
+        return host.call(erase, host.card("nvme-pm1733", number), ', "clear_action": "zero"')
 
-    assert (wrong in told, bool(told)) == (True, bool(wrong))
-    assert host.writes() == written
+    assert "has 2 namespaces that are not attached to it" in told(0)
+    assert "shows no namespace" in told(1)
+    assert host.writes() == []
+    assert told(2) == ""
+    assert host.writes() == [("/dev/nvme2n1", ZEROED[1])]
 
 
 def begin(address: str) -> None:

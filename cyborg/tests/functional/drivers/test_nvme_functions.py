@@ -55,16 +55,11 @@ def test_each_virtual_function_is_a_device_if_the_operator_says_so(simulate):
         assert all(each.cleans and each.clean_erases for each in parts)
         assert {each.attributes["capacity_mib"] for each in parts} == {SECTORS // 2048}
     assert found(simulated, "nvme_driver", spec("")) == ()
-
-
-def test_one_that_stays_with_the_host_is_not_given_out(simulate):
-    simulated = simulate({"cards": [card()]})
-    first, second = simulated.vfs(simulated.card("disk"))
+    # One that stays with the host is not given out.
+    first, second = vfs
     excluded = f'device_spec = {{"address": "{first}", "exclude": true}}\n'
-
     devices = found(simulated, "nvme_driver", spec() + excluded)
     ordered = found(simulated, "nvme_driver", f"[nvme]\n{excluded}{spec().partition(chr(10))[2]}")
-
     assert names(devices) == [f"host-1_{first}", f"host-1_{second}"]
     assert names(ordered) == [f"host-1_{second}"]
 

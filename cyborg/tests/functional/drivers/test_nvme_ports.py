@@ -32,21 +32,13 @@ def test_of_a_disk_with_two_ports_one_has_to_be_excluded(simulate):
     devices = found(simulated, "nvme_driver", only + LISTED.removeprefix("[nvme]\n"))
     assert [device.unhealthy for device in devices] == [None, None]
     assert names(devices)[0] == f"host-1_{first}"
-
-
-def test_a_port_whose_other_a_guest_has_is_given_to_nobody(simulate):
-    simulated = simulate({"cards": [{"card": "nvme-dual-port", "count": 2}]})
-    first, second = (simulated.card("nvme-dual-port", number) for number in range(2))
-
+    # A port whose other a guest has is given to nobody.
     folder = f"{simulated.path(first)}/nvme"
     shown = f"/sys/{folder}/{simulated.files.names(folder)[0]}/subsysnqn"
     again = functools.partial(twice, anew=False)
-
-    found = simulated.call(again, "nvme_driver", LISTED, {shown: ""}, [first])
-
-    assert [[each.unhealthy for each in devices] for devices in found] == [
-        [_ports([first, second])] * 2
-    ] * 2
+    passes = simulated.call(again, "nvme_driver", LISTED, {shown: ""}, [first])
+    told = [[each.unhealthy for each in devices] for devices in passes]
+    assert told == [[ports, ports, None]] * 2
 
 
 def test_a_controller_that_is_pulled_is_nobody_elses_ailment(simulate):

@@ -26,30 +26,27 @@ class Silent(Good):
 class Later(Good):
     driver_api = 2
 
-class Broken(Good):
+class Failing(Good):
     def __init__(self, conf):
-        raise RuntimeError("no library of the vendor")
+        raise self.error
 
-class Doubtful(Good):
-    def __init__(self, conf):
-        raise AssertionError("no card of the vendor")
+class Broken(Failing):
+    error = RuntimeError("no library of the vendor")
 
-class Offended(Good):
-    def __init__(self, conf):
-        raise SystemExit("no licence of the vendor")
+class Doubtful(Failing):
+    error = AssertionError("no card of the vendor")
+
+class Offended(Failing):
+    error = SystemExit("no licence of the vendor")
 """
-ENTRY_POINTS = """
-[cyborg.accelerator.driver]
-good = strange_drivers:Good
-no_driver = strange_drivers:NoDriver
-silent = strange_drivers:Silent
-later = strange_drivers:Later
-broken = strange_drivers:Broken
-doubtful = strange_drivers:Doubtful
-offended = strange_drivers:Offended
-absent_class = strange_drivers:Nothing
-absent_module = strange_module:Good
-"""
+NAMES = ("Good", "NoDriver", "Silent", "Later", "Broken", "Doubtful", "Offended", "Nothing")
+ENTRY_POINTS = "\n".join(
+    [
+        "[cyborg.accelerator.driver]",
+        *(f"{name.lower()} = strange_drivers:{name}" for name in NAMES),
+        "absent_module = strange_module:Good",
+    ]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +80,7 @@ def test_drivers_come_in_the_order_of_the_option_and_get_the_configuration(conf)
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("no_driver", "NoDriver is not a driver: it has no method discover"),
+        ("nodriver", "NoDriver is not a driver: it has no method discover"),
         ("silent", "Silent does not say for which driver API it was written"),
         ("silent", "then set driver_api = 1"),
         ("later", "Later was written for driver API 2, and this agent has 1"),
@@ -91,7 +88,7 @@ def test_drivers_come_in_the_order_of_the_option_and_get_the_configuration(conf)
         ("broken", "RuntimeError: no library of the vendor"),
         ("doubtful", "AssertionError: no card of the vendor"),
         ("offended", "SystemExit: no licence of the vendor"),
-        ("absent_class", "Nothing"),
+        ("nothing", "Nothing"),
         ("absent_module", "No module named 'strange_module'"),
         ("unheard_of", "No driver of this name is installed"),
     ],
@@ -108,4 +105,4 @@ def test_drivers_that_are_not_enabled_are_loaded_as_far_as_possible(conf, site):
     others = registry.load_others(conf)
 
     assert {"good", "amd_gpu_driver"} <= others.keys()
-    assert others.keys().isdisjoint({"fake_driver", "broken", "no_driver"})
+    assert others.keys().isdisjoint({"fake_driver", "broken", "nodriver"})

@@ -43,13 +43,13 @@ def test_pyudev_finds_every_function_as_the_file_says(simulate, name):
 
 
 def test_what_is_on_a_card_hangs_on_its_function_and_goes_with_its_driver(simulate):
-    host = simulate("mixed")
-    uplink, disk = host.card("uplink"), host.card("nvme-system")
+    host = simulate({"cards": ["nvme-system", "x710"]})
+    uplink, disk = host.card("x710"), host.card("nvme-system")
 
     assert host.call(children, "block")["nvme0n1p2"] == disk
-    assert host.call(children, "net")["ens3f0"] == uplink
+    assert host.call(children, "net")["ens2f0"] == uplink
     host.detach(uplink)
-    assert "ens3f0" not in host.call(children, "net")
+    assert "ens2f0" not in host.call(children, "net")
 
 
 def test_listeners_are_told(simulate, tmp_path):

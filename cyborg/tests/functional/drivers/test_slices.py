@@ -51,10 +51,8 @@ class TestQueues(contract.SimulatedDriverContract):
         device, _whole = devices
         (part,) = device.deployables
 
-        assert (part.name, part.resource_class) == (
-            f"host-1_{simulated.card('dsa')}",
-            "CUSTOM_DSA_QUEUE",
-        )
+        assert part.name == f"host-1_{simulated.card('dsa')}"
+        assert part.resource_class == "CUSTOM_DSA_QUEUE"
         assert "CUSTOM_DSA_QUEUE_DEDICATED" in part.traits
         assert part.num_accelerators == 2
         assert values(part.attach_handles, "queue") == ["1", "3"]
@@ -124,7 +122,7 @@ class TestInstances(contract.SimulatedDriverContract):
             (simulated.root / f"dev/nvidia-caps/nvidia-cap{number}").touch()
         return said
 
-    def test_each_profile_is_a_provider_below_the_card(self, simulated, devices):
+    def test_each_profile_is_a_provider_below_the_card(self, simulated, text, devices):
         whole, device = devices
         card, small, large = device.deployables
         name = f"host-1_{simulated.card('mig')}"
@@ -137,10 +135,8 @@ class TestInstances(contract.SimulatedDriverContract):
         assert {"CUSTOM_NVIDIA_MIG", "CUSTOM_MEMORY_GIB_10"} <= set(small.traits)
         assert "CUSTOM_MEMORY_GIB_80" not in small.traits
         assert values(small.attach_handles, "gpu_instance") == ["9", "10"]
-
-    def test_an_instance_has_its_own_capabilities_and_its_card(self, simulated, text, devices):
-        given = nodes(simulated, self.entry_point, text, devices[1])
-
+        # An instance has its own capabilities and its card.
+        given = nodes(simulated, self.entry_point, text, device)
         beside = {"/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"}
         own = {"1:0": (84, 85), "1:1": (93, 94), "MIG-1": (12, 13)}
         assert [each - beside for each in given] == [

@@ -78,13 +78,6 @@ def endless() -> Driver:
     return driver
 
 
-def test_each_driver_reports_its_devices():
-    found = passes(a=Driver(GPU), b=Driver(NIC), c=Driver()).run()
-
-    assert found.devices == {"a": (GPU,), "b": (NIC,), "c": ()}
-    assert found.errors == {}
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(
     ("bad", "fault"),
@@ -171,44 +164,29 @@ def test_a_driver_that_hangs_anywhere_holds_up_nothing_but_itself(where):
     assert until(agent, lambda found: not found.errors).devices.keys() == {"first", "stuck", "last"}
 
 
-def test_a_device_of_two_drivers_is_the_first_ones(caplog):
-    agent = passes(first=Driver(GPU), second=Driver(NIC, GPU))
+def at(place: base.Device, **facts: str) -> base.Device:
+    return replace(place, control_path=base.ControlPath(cpid_type="X", cpid_info=facts))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        (GPU, GPU, "Driver first reports PCI 01 already"),
+        # Control paths are equal in any order of their facts.
+        (at(GPU, a="1", b="2"), at(NIC2, b="2", a="1"), "Driver first reports X 1 2 already"),
+        (GPU, device("03", "gpu"), "Driver first reports deployable gpu already"),
+    ],
+    ids=["device", "path", "name"],
+)
+def test_what_two_drivers_report_is_the_first_ones(caplog, first, second, error):
+    agent = passes(first=Driver(first), second=Driver(NIC, second))
 
     for _pass in range(2):
         found = agent.run()
 
-        assert found.devices == {"first": (GPU,), "second": (NIC,)}
-        assert found.errors == {"second": "Driver first reports PCI 01 already"}
-    assert caplog.messages == ["Driver second: Driver first reports PCI 01 already"]
-
-
-def test_control_paths_are_equal_in_any_order_of_their_facts():
-    one, other = device("01", "gpu"), device("01", "other")
-    facts = {"a": "1", "b": "2"}
-    back = dict(reversed(facts.items()))
-    one = replace(one, control_path=base.ControlPath(cpid_type="X", cpid_info=facts))
-    other = replace(other, control_path=base.ControlPath(cpid_type="X", cpid_info=back))
-
-    found = passes(first=Driver(one), second=Driver(other)).run()
-
-    assert found.errors == {"second": "Driver first reports X 1 2 already"}
-
-
-def test_a_name_of_two_drivers_is_the_first_ones():
-    found = passes(first=Driver(GPU), second=Driver(device("02", "gpu"))).run()
-
-    assert found.devices == {"first": (GPU,), "second": ()}
-    assert "deployable gpu" in found.errors["second"]
-
-
-def test_a_device_stays_with_the_driver_that_reported_it_before():
-    newcomer, owner = Driver(), Driver(GPU)
-    agent = passes(newcomer=newcomer, owner=owner)
-    agent.run()
-
-    newcomer.devices = (GPU,)
-
-    assert agent.run().devices == {"newcomer": (), "owner": (GPU,)}
+        assert found.devices == {"first": (first,), "second": (NIC,)}
+        assert found.errors == {"second": error}
+    assert caplog.messages == [f"Driver second: {error}"]
 
 
 @pytest.mark.parametrize("is_nonsense", [True, False])
@@ -243,13 +221,15 @@ def test_a_device_stays_as_it_was_where_what_is_new_of_it_is_anothers():
     assert found.errors["other"] == "Driver owner reports deployable region already"
 
 
-def test_a_device_that_its_driver_no_longer_reports_is_free_for_another():
-    old, new = Driver(GPU), Driver()
-    agent = passes(old=old, new=new)
+def test_a_device_stays_with_its_driver_until_that_no_longer_reports_it():
+    new, old = Driver(), Driver(GPU)
+    agent = passes(new=new, old=old)
     agent.run()
 
-    old.devices, new.devices = (), (GPU,)
+    new.devices = (GPU,)
+    assert agent.run().devices == {"new": (), "old": (GPU,)}
 
+    old.devices = ()
     found = agent.run()
     assert found.devices == {"old": (), "new": (GPU,)}
     assert found.errors == {}

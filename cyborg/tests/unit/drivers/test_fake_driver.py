@@ -13,26 +13,25 @@ from cyborg.drivers import base, fake
 from cyborg.tests.contract import driver as contract
 
 
+def configure(conf, **options):
+    for name, value in options.items():
+        conf.set_override(name, value, group="fake_driver")
+
+
 class TestFakeDriver(contract.HostStepContract):
     entry_point = "fake_driver"
 
-    @pytest.fixture(params=[(1, 16, False), (300, 2, False), (2, 4, True)])
+    @pytest.fixture(
+        params=[
+            {},
+            {"devices": 300, "handles_per_device": 2},
+            {"devices": 2, "handles_per_device": 4, "host_step": True},
+            {"program_mode": "dynamic", "regions": 4},
+            {"program_mode": "single-program", "regions": 1},
+        ]
+    )
     def conf(self, request, conf):
-        devices, handles, host_step = request.param
-        conf.set_override("devices", devices, group="fake_driver")
-        conf.set_override("handles_per_device", handles, group="fake_driver")
-        conf.set_override("host_step", host_step, group="fake_driver")
-        return conf
-
-
-class TestProgrammableFakeDriver(contract.DriverContract):
-    entry_point = "fake_driver"
-
-    @pytest.fixture(params=[("dynamic", 4), ("single-program", 1)])
-    def conf(self, request, conf):
-        mode, regions = request.param
-        conf.set_override("program_mode", mode, group="fake_driver")
-        conf.set_override("regions", regions, group="fake_driver")
+        configure(conf, **request.param)
         return conf
 
 
@@ -40,7 +39,7 @@ class TestProgrammableFakeDriver(contract.DriverContract):
 def control(conf, tmp_path):
     """The file that says what the host steps do."""
     path = tmp_path / "control.json"
-    conf.set_override("host_step_control", str(path), group="fake_driver")
+    configure(conf, host_step_control=str(path))
     return path
 
 
@@ -82,16 +81,15 @@ def test_the_first_device_looks_like_upstreams(conf):
 
 
 def test_devices_are_numbered_and_ask_for_host_steps_where_the_options_say_so(conf):
-    conf.set_override("devices", 3, group="fake_driver")
     for wanted in (True, False):
-        conf.set_override("host_step", wanted, group="fake_driver")
+        configure(conf, devices=3, host_step=wanted)
         parts = [device.deployables[0] for device in discover(conf)]
         names = ["host-1_FakeDevice", "host-1_FakeDevice_1", "host-1_FakeDevice_2"]
         assert [part.name for part in parts] == names
         assert {(part.prepares, part.cleans) for part in parts} == {(wanted, wanted)}
         # Nor is one programmable unless that is said.
         assert {(part.program_mode, part.function) for part in parts} == {(None, None)}
-    conf.set_override("devices", 0, group="fake_driver")
+    configure(conf, devices=0)
     assert discover(conf) == []
 
 
@@ -136,9 +134,9 @@ def bitstream(tmp_path):
 @pytest.fixture(params=["in memory", "in a file"])
 def programmable(request, conf, tmp_path):
     """A driver whose one device is programmable as a whole."""
-    conf.set_override("program_mode", "single-program", group="fake_driver")
+    configure(conf, program_mode="single-program")
     if request.param == "in a file":
-        conf.set_override("state_dir", str(tmp_path / "state"), group="fake_driver")
+        configure(conf, state_dir=str(tmp_path / "state"))
     return fake.FakeDriver(conf)
 
 
@@ -157,7 +155,7 @@ def target_of(driver):
 
 def test_regions_are_below_their_card_and_share_its_handles(conf):
     whole = discover(conf)[0].deployables[0].attach_handles
-    conf.set_override("regions", 3, group="fake_driver")
+    configure(conf, regions=3)
 
     card, *regions = discover(conf)[0].deployables
 
@@ -169,7 +167,7 @@ def test_regions_are_below_their_card_and_share_its_handles(conf):
     assert sum((region.attach_handles for region in regions), ()) == whole[:15]
 
 
-def test_what_is_programmed_is_shown_as_loaded(programmable, bitstream):
+def test_what_is_programmed_is_shown_as_loaded(programmable, conf, bitstream):
     assert functions(programmable) == {"host-1_FakeDevice": ""}
 
     for _ in range(2):
@@ -177,11 +175,13 @@ def test_what_is_programmed_is_shown_as_loaded(programmable, bitstream):
 
         assert done == base.Programmed(function="aes-128", verified_by="the fake card's memory")
         assert functions(programmable) == {"host-1_FakeDevice": "aes-128"}
+    # It survives the agent where there is a directory.
+    kept = conf.fake_driver.state_dir is not None
+    assert functions(fake.FakeDriver(conf)) == {"host-1_FakeDevice": "aes-128" if kept else ""}
 
 
 def test_regions_are_programmed_apart(conf, bitstream):
-    conf.set_override("program_mode", "dynamic", group="fake_driver")
-    conf.set_override("regions", 2, group="fake_driver")
+    configure(conf, program_mode="dynamic", regions=2)
     driver = fake.FakeDriver(conf)
 
     driver.program(target_of(driver), bitstream)
@@ -193,28 +193,12 @@ def test_regions_are_programmed_apart(conf, bitstream):
     }
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_what_is_loaded_survives_the_agent_where_there_is_a_directory(
-    conf, tmp_path, bitstream, kept
-):
-    conf.set_override("program_mode", "single-program", group="fake_driver")
-    if kept:
-        conf.set_override("state_dir", str(tmp_path / "state"), group="fake_driver")
-    first = fake.FakeDriver(conf)
-    first.program(target_of(first), bitstream)
-
-    after = functions(fake.FakeDriver(conf))
-
-    assert after == {"host-1_FakeDevice": "aes-128" if kept else ""}
-
-
-@pytest.mark.parametrize("text", [b"", b"\x7fELF", b"{}", b"[1]", b'{"function": "a b"}'])
-def test_what_is_no_bitstream_of_its_is_refused(programmable, tmp_path, text):
+def test_what_is_no_bitstream_of_its_is_refused(programmable, tmp_path):
     path = tmp_path / "other.bit"
-    path.write_bytes(text)
-
-    with pytest.raises(base.NothingWritten, match="not a bitstream of the fake FPGA"):
-        programmable.program(target_of(programmable), path)
+    for text in (b"", b"\x7fELF", b"{}", b"[1]", b'{"function": "a b"}'):
+        path.write_bytes(text)
+        with pytest.raises(base.NothingWritten, match="not a bitstream of the fake FPGA"):
+            programmable.program(target_of(programmable), path)
 
 
 @pytest.mark.parametrize(

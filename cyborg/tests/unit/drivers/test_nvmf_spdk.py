@@ -29,10 +29,9 @@ NQN = "nqn.2016-06.io.spdk:cnode"
 
 @pytest.fixture
 def conf(conf: cfg.ConfigOpts, spdk: SpdkServer) -> cfg.ConfigOpts:
-    conf.set_override("rpc_address", spdk.address, group="nvmf_spdk")
-    conf.set_override("host_nqn", HOST, group="nvmf_spdk")
-    conf.set_override("reuse_without_erasing", True, group="nvmf_spdk")
-    conf.set_override("timeout", 60, group="nvmf_spdk")
+    settings = {"rpc_address": spdk.address, "host_nqn": HOST, "reuse_without_erasing": True}
+    for name, value in {**settings, "timeout": 60}.items():
+        conf.set_override(name, value, group="nvmf_spdk")
     return conf
 
 
@@ -106,23 +105,24 @@ def test_a_subsystem_is_a_device_with_one_handle(driver: base.Driver) -> None:
     )
 
 
-def test_of_several_ways_the_first_in_order_is_given_however_they_are_listed(driver, spdk) -> None:
+def test_of_several_ways_the_first_in_order_is_given_however_they_are_listed(
+    driver, spdk, conf
+) -> None:
     for _ in range(2):
         (volume,) = found(driver)[2].deployables
         assert volume.attach_handles[0].attach_info["trtype"] == "RDMA"
         assert volume.attributes["product"] == "Logical Volume"
         spdk.subsystem(2)["listen_addresses"].reverse()
-
-
-def test_only_what_the_operator_names_is_reported(driver: base.Driver, conf) -> None:
-    conf.set_override("subsystems", ["*cnode3", "*:cnode1"], group="nvmf_spdk")
-    assert sorted(found(driver)) == [1, 3]
-    conf.set_override("subsystems", ["nothing"], group="nvmf_spdk")
-    assert found(driver) == {}
+    # Only what the operator names is reported.
+    for wanted, numbers in ((["*cnode3", "*:cnode1"], [1, 3]), (["nothing"], [])):
+        conf.set_override("subsystems", wanted, group="nvmf_spdk")
+        assert sorted(found(driver)) == numbers
 
 
 Change = Callable[[dict[str, Any], list[dict[str, Any]]], None]
 SECOND = {"nsid": 2, "bdev_name": "Malloc2", "name": "Malloc2"}
+NO_NETWORK, LOST = "it listens on no network", "RAID Raid1 has lost 1 of its bdevs"
+ONE_BY_ONE = "namespaces, which no host sees one by one"
 
 
 def permit(subsystem: dict[str, Any], nqn: str = HOST) -> None:
@@ -137,27 +137,15 @@ def raid(bdevs: list[dict[str, Any]], **changes: object) -> None:
     ("change", "sentence", "handles"),
     [
         (lambda sub, _: sub.update(namespaces=[]), "it has no namespace", 0),
-        (lambda sub, _: sub.update(listen_addresses=[]), "it listens on no network", 0),
-        (
-            lambda sub, _: sub["listen_addresses"][0].update(trtype="VFIOUSER"),
-            "it listens on no network",
-            0,
-        ),
+        (lambda sub, _: sub.update(listen_addresses=[]), NO_NETWORK, 0),
+        (lambda sub, _: sub["listen_addresses"][0].update(trtype="VFIOUSER"), NO_NETWORK, 0),
         (lambda sub, _: sub.update(allow_any_host=True), "any host may connect to it", 1),
         (lambda sub, _: permit(sub), None, 1),
         (lambda sub, _: permit(sub, OTHER), f"host {OTHER} may connect to it", 1),
-        (
-            lambda sub, _: sub["namespaces"].append(SECOND),
-            "it has 2 namespaces, which no host sees one by one",
-            1,
-        ),
+        (lambda sub, _: sub["namespaces"].append(SECOND), f"it has 2 {ONE_BY_ONE}", 1),
         (lambda _, bdevs: bdevs.pop(), "bdev Raid1 is gone", 1),
         (lambda _, bdevs: raid(bdevs, state="offline"), "RAID Raid1 is offline", 1),
-        (
-            lambda _, bdevs: raid(bdevs, num_base_bdevs_operational=1),
-            "RAID Raid1 has lost 1 of its bdevs",
-            1,
-        ),
+        (lambda _, bdevs: raid(bdevs, num_base_bdevs_operational=1), LOST, 1),
     ],
 )
 def test_what_ails_a_subsystem_is_said(driver, spdk, change, sentence, handles) -> None:
@@ -250,13 +238,11 @@ def test_a_prepared_subsystem_lets_this_host_connect_until_it_is_cleaned(driver,
         driver.clean(handle)
         assert spdk.hosts(2) == []
         assert found(driver)[2].deployables[0].prepared == ()
-
-
-def test_a_guest_keeps_a_subsystem_that_ails(driver, spdk) -> None:
-    handle = held(driver, 3)
-    driver.prepare(handle)
+    # A guest keeps one that ails.
+    ailing = held(driver, 3)
+    driver.prepare(ailing)
     spdk.bdevs.pop()
-    driver.prepare(handle)
+    driver.prepare(ailing)
     assert spdk.hosts(3) == [HOST]
 
 
@@ -277,9 +263,7 @@ def test_what_is_not_for_this_host_alone_is_not_prepared(driver, spdk, change, s
     assert {"nqn": HOST} not in subsystem["hosts"]
 
 
-def test_of_two_hosts_that_want_one_subsystem_at_once_none_stays_beside_the_other(
-    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer
-) -> None:
+def test_of_two_hosts_that_want_one_subsystem_at_once_none_stays_beside_the_other(driver, spdk):
     handle = held(driver, 1)
 
     def meanwhile(method: str) -> None:
@@ -319,11 +303,11 @@ def test_what_the_target_has_not_at_present_stays_dirty(driver, spdk, conf, gone
         driver.clean(handle)
 
 
-@pytest.mark.parametrize("reuse", [True, False])
-def test_what_is_not_reused_must_be_erased_though_it_vanishes(driver, spdk, conf, reuse) -> None:
-    conf.set_override("reuse_without_erasing", reuse, group="nvmf_spdk")
-    devices = found(driver).values()
-    assert [each.deployables[0].clean_erases for each in devices] == [not reuse] * 3
+def test_what_is_not_reused_must_be_erased_though_it_vanishes(driver, conf) -> None:
+    for reuse in (True, False):
+        conf.set_override("reuse_without_erasing", reuse, group="nvmf_spdk")
+        devices = found(driver).values()
+        assert [each.deployables[0].clean_erases for each in devices] == [not reuse] * 3
 
 
 def test_a_host_without_a_name_cannot_say_what_it_may_have(
@@ -466,9 +450,7 @@ def test_what_was_interrupted_begins_anew(driver, spdk, monkeypatch) -> None:
     assert found(driver)[1].deployables[0].prepared == ("h",)
 
 
-def test_a_host_that_has_another_name_by_now_gives_back_under_the_former(
-    driver: nvmf_spdk.NvmfSpdkDriver, spdk: SpdkServer, conf: cfg.ConfigOpts
-) -> None:
+def test_a_host_that_has_another_name_by_now_gives_back_under_the_former(driver, spdk, conf):
     handle = held(driver, 1)
     driver.prepare(handle)
     conf.set_override("host_nqn", OTHER, group="nvmf_spdk")
@@ -526,12 +508,7 @@ def test_of_several_targets_each_is_asked_for_its_own_subsystems(two, spdk, conf
     driver = nvmf_spdk.NvmfSpdkDriver(conf)
     devices = list(driver.discover(contract.Host()))
     paths = [tuple(device.control_path.cpid_info.values()) for device in devices]
-    assert paths == [
-        (f"{NQN}1", "fast"),
-        (f"{NQN}2", "fast"),
-        (f"{NQN}3", "fast"),
-        (f"{NQN}1", "slow"),
-    ]
+    assert paths == [*((f"{NQN}{number}", "fast") for number in (1, 2, 3)), (f"{NQN}1", "slow")]
     assert devices[3].deployables[0].name == f"host-1_slow_{NQN}1"
     handle = base.HeldHandle(
         attach_type="NVMF",

@@ -70,8 +70,7 @@ def test_the_most_exact_claim_wins_whatever_the_order():
         rough=Claimer({A: 4, B: 4}), exact=Claimer({B: 8}), broken=broken, other=Claimer({C: 1})
     )
 
-    assert owners.of == {A: "rough", B: "exact", C: "other"}
-    assert owners.ties == {}
+    assert (owners.of, owners.ties) == ({A: "rough", B: "exact", C: "other"}, {})
     assert owners.foreign_to("rough") == {B, C}
 
 
@@ -86,8 +85,7 @@ def test_among_equals_the_first_wins_and_the_other_is_told():
     }
     # A tie that a third one decides is none.
     owners = settle(first=first, second=second, third=Claimer({A: 5, B: 5}))
-    assert owners.of == {A: "third", B: "third", C: "second"}
-    assert owners.ties == {}
+    assert (owners.of, owners.ties) == ({A: "third", B: "third", C: "second"}, {})
 
 
 @pytest.mark.parametrize("claimed", [{A: None}, {None: 1}, [A], 7])
@@ -198,21 +196,15 @@ def test_only_what_a_driver_that_hangs_had_is_kept_from_others():
 
 
 def test_a_driver_may_not_give_out_a_function_twice_itself():
+    """Nor a card whole and a part of it."""
     findings = found(driver=Reporter(device(A, A), device(B, A)))
-
     assert findings.devices == {}
     assert findings.errors == {"driver": f"It reports PCI function {A} twice"}
 
-
-def test_a_driver_may_not_give_out_a_card_whole_and_a_part_of_it():
-    card, part = function(A, vfs=(B,)), function(B, pf=A)
+    functions = {A: function(A, vfs=(B,)), B: function(B, pf=A)}
     errors: dict[str, str] = {}
-
-    accepted = ownership.Ownership(["both"]).accept(
-        {"both": (device(A, A), device(B, B))}, errors, {A: card, B: part}
-    )
-
-    assert accepted == {}
+    given = {"both": (device(A, A), device(B, B))}
+    assert ownership.Ownership(["both"]).accept(given, errors, functions) == {}
     assert errors == {"both": f"It reports PCI function {B} twice"}
 
 
@@ -228,18 +220,18 @@ class Doctor(Reporter):
 
 
 def test_a_device_is_reported_with_what_is_wrong_with_it():
-    findings = found(well=Doctor(None, device(A)), ill=Doctor("It is too warm", device(B)))
+    """A driver that cannot tell is no reason to lose its devices."""
+    findings = found(
+        well=Doctor(None, device(A)),
+        ill=Doctor("It is too warm", device(B)),
+        dumb=Doctor(RuntimeError("no"), device(C)),
+    )
 
-    assert findings.devices["well"][0].unhealthy is None
-    assert findings.devices["ill"][0].unhealthy == "It is too warm"
-
-
-def test_a_driver_that_cannot_tell_is_no_reason_to_lose_its_devices():
-    findings = found(driver=Doctor(RuntimeError("no"), device(A)), well=Doctor(None, device(B)))
-
-    (error,) = findings.errors.items()
-    assert error[0] == "driver"
-    path = device(A).control_path.place
-    assert error[1] == f"The health of {path} cannot be told, RuntimeError: no"
-    assert findings.devices["driver"][0].health_unknown
-    assert not findings.devices["well"][0].health_unknown
+    shown = {name: devices[0] for name, devices in findings.devices.items()}
+    health = {name: (each.unhealthy, each.health_unknown) for name, each in shown.items()}
+    assert health == {
+        "well": (None, False), "ill": ("It is too warm", False), "dumb": (None, True)
+    }
+    path = device(C).control_path.place
+    told = f"The health of {path} cannot be told, RuntimeError: no"
+    assert findings.errors == {"dumb": told}

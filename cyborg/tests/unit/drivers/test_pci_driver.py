@@ -31,6 +31,10 @@ class Slots(Cards):
     expose = "slot"
 
 
+class Network(Cards):
+    match = (pci.Match(vendor="10de"),)
+
+
 PF = function("0000:09:00.0", sriov_totalvfs=8, vfs=("0000:09:00.4", "0000:09:00.5"))
 BARE = replace(PF, vfs=())
 VFS = [function(address, device="20f2", pf=PF.address) for address in PF.vfs]
@@ -64,13 +68,8 @@ def test_every_field_of_a_match_must_fit(match, fits):
 
 
 def test_the_match_that_fixes_more_digits_is_the_more_exact():
-    assert pci.Match().digits == 0
-    assert pci.Match(vendor="10de", class_code="03*").digits == 6
-    assert pci.Match(vendor="10de", device="20f1").digits == 8
-
-
-def test_whole_cards(conf):
-    assert names(Cards(conf), contract.host_with([BARE, LONE])) == [PF.address, LONE.address]
+    matches = [{}, {"vendor": "10de", "class_code": "03*"}, {"vendor": "10de", "device": "20f1"}]
+    assert [pci.Match(**each).digits for each in matches] == [0, 6, 8]
 
 
 @pytest.mark.parametrize("kind", [Cards, Slots])
@@ -141,18 +140,14 @@ def test_a_wrong_option_is_told_with_its_group(conf):
         Cards(conf)
 
 
-def test_what_another_driver_means_more_exactly_is_left_to_it(conf):
-    host = contract.host_with([PF, *VFS, LONE])
-    host = contract.Host(pci=host.pci, foreign=frozenset({LONE.address, VFS[0].address}))
+@pytest.mark.parametrize(
+    ("foreign", "offered"),
+    [([LONE.address, VFS[0].address], [VFS[1].address]), ([PF.address, LONE.address], [])],
+)
+def test_what_another_driver_means_more_exactly_is_left_to_it(conf, foreign, offered):
+    host = replace(contract.host_with([PF, *VFS, LONE]), foreign=frozenset(foreign))
 
-    assert names(Parts(conf), host) == [VFS[1].address]
-
-
-def test_a_virtual_function_that_is_excluded_is_not_offered_with_its_card(conf):
-    spec = {"address": VFS[0].address, "exclude": True}
-    conf.set_override("device_spec", [json.dumps(spec)], group="gpu_devices")
-
-    assert names(Parts(conf), contract.host_with([PF, *VFS])) == [VFS[1].address]
+    assert names(Parts(conf), host) == offered
 
 
 @pytest.mark.parametrize(
@@ -194,10 +189,6 @@ def test_a_card_is_not_given_whole_while_a_part_of_it_is_not_to_be_given(conf, c
     keeping = listed(Cards, conf, {"address": part, "exclude": True})
     assert names(keeping, whole) == []
     assert names(keeping, contract.host_with([BARE])) == [PF.address]
-
-    class Network(Cards):
-        match = (pci.Match(vendor="10de"),)
-
     nic = replace(VFS[0], class_code="020000")
     used = {nic.address: "the host's network interface ens1 is on it"}
     assert names(listed(Network, conf), contract.host_with([PF, nic, VFS[1]], used=used)) == []
@@ -207,10 +198,6 @@ def test_what_the_host_uses_is_kept_and_the_reason_is_told_once(conf, caplog):
     caplog.set_level("INFO")
     nic = function("0000:0d:00.0", vendor="10de", class_code="020000")
     used = {nic.address: "the host's network interface ens1 is on it"}
-
-    class Network(Cards):
-        match = (pci.Match(vendor="10de"),)
-
     driver = Network(conf)
     for _ in range(2):
         assert names(driver, contract.host_with([LONE, nic], used=used)) == [LONE.address]
@@ -285,6 +272,7 @@ FIRST_VF = {"address": PF.vfs[0]}
         ([{"address": "0000:09:00.[45]"}], [*PF.vfs]),
         ([{"address": PF.address, "product_id": "20f2"}], [*PF.vfs]),
         ([{**FIRST_VF, "exclude": True}, BY_ID], [PF.vfs[1]]),
+        ([{**FIRST_VF, "exclude": True}], [PF.vfs[1]]),
         ([{"product_id": "20f1", "exclude": True}, FIRST_VF], [PF.vfs[0]]),
         ([{"product_id": "20f1", "exclude": True}], []),
         # Both forms, of which one says more of one part.
@@ -308,14 +296,6 @@ def test_a_listed_virtual_function_has_the_class_of_its_own_object(conf):
     own, of_card = device.deployables
     assert (own.resource_class, of_card.resource_class) == ("CUSTOM_PART", "PGPU")
     assert ("CUSTOM_CARD" in own.traits, "CUSTOM_CARD" in of_card.traits) == (False, True)
-
-
-def test_a_part_of_a_card_that_is_another_drivers_is_not_taken_along(conf):
-    driver = listed(Parts, conf)
-
-    host = replace(contract.host_with([PF, *VFS]), foreign=frozenset({PF.address}))
-
-    assert names(driver, host) == []
 
 
 def test_a_virtual_function_that_only_whole_cards_could_be_is_refused_aloud(conf):

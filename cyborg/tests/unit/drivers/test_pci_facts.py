@@ -33,22 +33,17 @@ class Changing(contract.Files):
 
 
 def test_what_was_read_once_stays_the_same_for_every_driver():
+    """Nothing is read before it is asked for."""
     files = Changing()
     walk = contract.snapshot([CARD], files)
-
-    assert [walk.text(A, "x") for _ in range(3)] == ["1"] * 3
-    assert [walk.names(A, "y") for _ in range(3)] == [("2",)] * 3
-    assert files.asked == 2
-
-
-def test_nothing_is_read_before_it_is_asked_for():
-    files = Changing()
-    walk = contract.snapshot([CARD], files)
-
     assert walk[A] == CARD
     assert list(walk.of_vendor("10de")) == [CARD]
     assert list(walk.of_vendor("8086")) == []
     assert files.asked == 0
+
+    assert [walk.text(A, "x") for _ in range(3)] == ["1"] * 3
+    assert [walk.names(A, "y") for _ in range(3)] == [("2",)] * 3
+    assert files.asked == 2
 
 
 def test_what_the_kernel_does_not_show_is_nothing():
@@ -110,11 +105,8 @@ def test_mediated_types():
 
     assert (found.id, found.name, found.total) == ("nvidia-222", "GRID T4-1B", 16)
     assert found.created == ("uuid-1", "uuid-2")
-
-
-def test_a_type_of_which_the_number_cannot_be_read_is_an_error_not_none():
-    files = contract.Files({A: {"mdev_supported_types/nvidia-222/name": "GRID T4-1B"}})
-
+    # One of which the number cannot be read is an error, not none.
+    files = contract.Files({A: {f"{kind}/name": "GRID T4-1B"}})
     with pytest.raises(OSError, match="available_instances"):
         facts.mdev_types(CARD, contract.snapshot([CARD], files))
 
@@ -157,15 +149,10 @@ def test_names_of_products(ids, vendor, device, name):
     assert product_names.find(vendor, device) == name
 
 
-def test_a_new_edition_is_read(ids):
+def test_a_new_edition_is_read_and_a_system_without_names_is_well(ids, monkeypatch):
     assert product_names.find("10de", "2901") is None
     ids.write_text(f"{IDS}10de  NVIDIA\n".replace("\t2335", "\t2901  GB100 [B200]\n\t2335"))
     os.utime(ids, ns=(1, 1))
-
     assert product_names.find("10de", "2901") == "B200"
-
-
-def test_a_system_without_names_is_well(monkeypatch):
     monkeypatch.setattr(product_names, "PATHS", ())
-
     assert product_names.find("10de", "1eb8") is None

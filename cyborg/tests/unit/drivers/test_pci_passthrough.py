@@ -29,23 +29,6 @@ def discover(conf, functions=EVERYTHING) -> dict[str, base.Device]:
     return {device.deployables[0].name: device for device in found}
 
 
-class TestPciPassthroughDriver(contract.DriverContract):
-    entry_point = "pci_driver"
-
-    @pytest.fixture
-    def conf(self, conf):
-        listed(conf, {"vendor_id": "10de"})
-        return conf
-
-    @pytest.fixture
-    def host(self):
-        return contract.host_with(EVERYTHING)
-
-
-def test_nothing_is_offered_that_is_not_listed(conf):
-    assert discover(conf) == {}
-
-
 class UnreadableHost:
     name = "host-1"
     foreign: frozenset[str] = frozenset()
@@ -65,15 +48,26 @@ def test_a_walk_that_failed_is_never_an_empty_host(conf):
         list(driver.discover(UnreadableHost()))
 
 
-def test_the_hosts_own_functions_are_not_offered(conf, caplog):
+def test_the_hosts_own_functions_and_cards_beside_their_parts_are_not_offered(conf, caplog):
     caplog.set_level("INFO")
     listed(conf, {})
 
-    names = set(discover(conf))
+    found = discover(conf)
 
-    assert names == {f"host-1_{each.address}" for each in (*VFS, T4)}
+    assert set(found) == {f"host-1_{each.address}" for each in (*VFS, T4)}
     for address in (BRIDGE.address, CONSOLE.address, FAR_AWAY.address):
         assert f"PCI device {address} is not offered" in caplog.text
+    assert f"{PF.address} is not offered: its virtual functions are" in caplog.text
+    # A virtual function names its physical one.
+    assert found[f"host-1_{VFS[0].address}"].deployables[0].attributes == {
+        "dev_type": "type-VF",
+        "parent_addr": PF.address,
+        "pci_address": VFS[0].address,
+    }
+    # That is offered when it has none.
+    (device,) = discover(conf, [function(PF.address, sriov_totalvfs=8)]).values()
+    assert device.deployables[0].name == f"host-1_{PF.address}"
+    assert device.deployables[0].attributes["dev_type"] == "type-PF"
 
 
 def test_a_whole_device(conf):
@@ -102,27 +96,13 @@ def test_a_whole_device(conf):
             "CUSTOM_PCI_PRODUCT_ID_1EB8",
             "CUSTOM_NUMA_NODE_1",
         ),
-        attributes={
-            "dev_type": "type-PCI",
-            "numa_node": 1,
-            "pci_address": "0000:0c:00.0",
-        },
+        attributes={"dev_type": "type-PCI", "numa_node": 1, "pci_address": "0000:0c:00.0"},
     )
-
-
-def test_the_tags_of_a_spec_are_on_its_devices(conf):
+    # The tags of a spec are on its devices.
     listed(conf, {"product_id": "1eb8", "resource_class": "pgpu", "traits": "gold,OWNER_CYBORG"})
-
-    (deployable,) = discover(conf)["host-1_0000:0c:00.0"].deployables
-
-    assert deployable.resource_class == "PGPU"
-    assert deployable.traits == (
-        "OWNER_CYBORG",
-        "CUSTOM_PCI_NVIDIA",
-        "CUSTOM_PCI_PRODUCT_ID_1EB8",
-        "CUSTOM_GOLD",
-        "CUSTOM_NUMA_NODE_1",
-    )
+    (tagged,) = discover(conf)["host-1_0000:0c:00.0"].deployables
+    assert tagged.resource_class == "PGPU"
+    assert tagged.traits == (*deployable.traits[:3], "CUSTOM_GOLD", "CUSTOM_NUMA_NODE_1")
 
 
 def test_the_trait_of_an_unknown_vendor_has_its_id(conf):
@@ -136,35 +116,6 @@ def test_the_trait_of_an_unknown_vendor_has_its_id(conf):
     )
 
 
-def test_a_virtual_function_names_its_physical_one(conf):
-    listed(conf, {"vendor_id": "10de"})
-
-    (deployable,) = discover(conf)[f"host-1_{VFS[0].address}"].deployables
-
-    assert deployable.attributes == {
-        "dev_type": "type-VF",
-        "parent_addr": PF.address,
-        "pci_address": VFS[0].address,
-    }
-
-
-def test_a_physical_function_is_not_offered_beside_its_virtual_ones(conf, caplog):
-    caplog.set_level("INFO")
-    listed(conf, {"address": PF.address})
-
-    assert set(discover(conf)) == {f"host-1_{vf.address}" for vf in VFS}
-    assert f"{PF.address} is not offered: its virtual functions are" in caplog.text
-
-
-def test_a_physical_function_is_offered_when_it_has_no_virtual_ones(conf):
-    listed(conf, {"product_id": PF.device})
-
-    (device,) = discover(conf, [function(PF.address, sriov_totalvfs=8)]).values()
-
-    assert device.deployables[0].name == f"host-1_{PF.address}"
-    assert device.deployables[0].attributes["dev_type"] == "type-PF"
-
-
 def test_upstreams_name_of_the_option_works(tmp_path, conf):
     path = tmp_path / "cyborg.conf"
     path.write_text('[pci]\npassthrough_whitelist = {"product_id": "1eb8"}\n')
@@ -173,14 +124,6 @@ def test_upstreams_name_of_the_option_works(tmp_path, conf):
     assert set(discover(conf)) == {"host-1_0000:0c:00.0"}
 
 
-@pytest.mark.parametrize(
-    ("address", "parts"),
-    [
-        ("0000:0c:1f.7", ["0000", "0c", "1f", "7"]),
-        ("10000:01:00.0", ["10000", "01", "00", "0"]),
-    ],
-)
-def test_an_address_is_split_as_nova_wants_it(address, parts):
-    assert list(pci.split(address).items()) == list(
-        zip(("domain", "bus", "device", "function"), parts, strict=True)
-    )
+def test_an_address_is_split_as_nova_wants_it():
+    parts = {"domain": "10000", "bus": "0c", "device": "1f", "function": "7"}
+    assert list(pci.split("10000:0c:1f.7").items()) == list(parts.items())

@@ -46,26 +46,22 @@ def _in_pieces(size: int) -> Send:
     return send
 
 
-@pytest.mark.parametrize("size", [1, 7, 4096])
-def test_an_answer_may_come_in_any_pieces(spdk: SpdkServer, size: int) -> None:
-    spdk.subsystem(1)["model_number"] = "half a ß}"
-    spdk.send = _in_pieces(size)
-    assert listed(spdk) == spdk.subsystems
-
-
-def test_a_large_answer_is_read_whole(spdk: SpdkServer) -> None:
-    spdk.subsystems *= 2000
-    assert listed(spdk) == spdk.subsystems
-
-
 def _raw(client: socket.socket, answer: bytes) -> None:
     """As some applications write: no escapes, and with line breaks."""
     client.sendall(json.dumps(json.loads(answer), ensure_ascii=False, indent=1).encode())
 
 
-def test_an_answer_may_be_written_in_any_way(spdk: SpdkServer) -> None:
-    spdk.subsystem(1)["model_number"] = "ß}"
-    spdk.send = _raw
+@pytest.mark.parametrize("send", [_in_pieces(1), _in_pieces(7), _in_pieces(4096), _raw])
+def test_an_answer_may_come_in_any_pieces_and_be_written_in_any_way(
+    spdk: SpdkServer, send: Send
+) -> None:
+    spdk.subsystem(1)["model_number"] = "half a ß}"
+    spdk.send = send
+    assert listed(spdk) == spdk.subsystems
+
+
+def test_a_large_answer_is_read_whole(spdk: SpdkServer) -> None:
+    spdk.subsystems *= 2000
     assert listed(spdk) == spdk.subsystems
 
 
@@ -78,39 +74,31 @@ def _of_another(client: socket.socket, answer: bytes) -> None:
     client.sendall(answer.replace(b'"id": 1', b'"id": 7'))
 
 
-def _no_object(client: socket.socket, answer: bytes) -> None:
-    client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n{}")
+def _says(text: bytes) -> Send:
+    def send(client: socket.socket, answer: bytes) -> None:
+        # What is too long is refused before its end.
+        with contextlib.suppress(OSError):
+            client.sendall(text)
+
+    return send
 
 
-def _no_result(client: socket.socket, answer: bytes) -> None:
-    client.sendall(b'{"jsonrpc": "2.0", "id": 1}')
-
-
-def _odd_error(client: socket.socket, answer: bytes) -> None:
-    client.sendall(b'{"jsonrpc": "2.0", "id": null, "error": "out of order"}')
-
-
-def _deep(client: socket.socket, answer: bytes) -> None:
-    client.sendall(b'{"a": ' * 50_000 + b"1" + b"}" * 50_000)
-
-
-def _many(client: socket.socket, answer: bytes) -> None:
-    # It is refused before its end.
-    with contextlib.suppress(OSError):
-        client.sendall(b'{"a": [' + b"{}," * 3_100_000 + b"{}]}")
+_ODD_ERROR = b'{"jsonrpc": "2.0", "id": null, "error": "out of order"}'
+_MANY = b'{"a": [' + b"{}," * 3_100_000 + b"{}]}"
 
 
 @pytest.mark.parametrize(
     ("send", "sentence"),
     [
-        (_deep, "the answer cannot be read"),
-        (_many, "has more than 3000000 values"),
+        (_says(b'{"a": ' * 50_000 + b"1" + b"}" * 50_000), "the answer cannot be read"),
+        (_says(_MANY), "has more than 3000000 values"),
         (_cut, "closed before the end of the answer"),
         (_of_another, "one to another request"),
-        (_no_object, "does not begin as a JSON object"),
-        (_no_result, "the answer has no result"),
-        (_odd_error, "out of order"),
+        (_says(b"HTTP/1.1 400 Bad Request\r\n\r\n{}"), "does not begin as a JSON object"),
+        (_says(b'{"jsonrpc": "2.0", "id": 1}'), "the answer has no result"),
+        (_says(_ODD_ERROR), "out of order"),
     ],
+    ids=["deep", "many", "cut", "of another", "no object", "no result", "odd error"],
 )
 def test_what_is_no_answer_is_an_error(spdk: SpdkServer, send: Send, sentence: str) -> None:
     spdk.send = send
