@@ -14,6 +14,7 @@ from cyborg.drivers import base, pci, privileged, registry
 from cyborg.drivers.nvidia import gpu as nvidia_gpu
 from cyborg.drivers.nvidia import topology
 from cyborg.tests.contract import passes
+from cyborg.tests.found_cards import found
 
 TOOL = pathlib.Path(__file__).parents[2] / "data/tools/nvidia-smi.sh"
 NICS = '[nic_driver]\ndevice_spec = {"vendor_id": "15b3"}\n'
@@ -24,12 +25,12 @@ def test_devices_behind_one_switch_have_its_address(simulate):
 
     (only,) = simulated.call(passes.run, ["nvidia_gpu_driver", "nic_driver"], NICS)
 
-    found = {
+    switches = {
         driver: [device.deployables[0].attributes.get("pcie_switch") for device in devices]
         for driver, devices in only.devices.items()
     }
     first, second = "0000:01:00.0", "0000:02:00.0"
-    assert found == {
+    assert switches == {
         "nvidia_gpu_driver": [first, first, second, second, None],
         "nic_driver": [first, second],
     }
@@ -38,9 +39,8 @@ def test_devices_behind_one_switch_have_its_address(simulate):
 def test_virtual_functions_are_where_their_card_is(simulate):
     simulated = simulate({"cards": [{"card": "connectx6", "switch": 3, "vfs": 2}]})
 
-    (only,) = simulated.call(passes.run, ["nic_driver"], NICS)
+    parts = [part for each in found(simulated, "nic_driver", NICS) for part in each.deployables]
 
-    parts = [part for device in only.devices["nic_driver"] for part in device.deployables]
     assert [part.attributes["pcie_switch"] for part in parts] == ["0000:03:00.0"] * 2
 
 
@@ -78,7 +78,7 @@ def seen(folder: str) -> list[dict[str, object]]:
     driver = loaded.drivers["nvidia_gpu_driver"]
     assert isinstance(driver, nvidia_gpu.NvidiaGpuDriver)
     looking = discovery.Discovery("host-1", loaded.drivers, timeout=60)
-    found = []
+    passes_shown = []
     for _ in range(2):
         findings = looking.run()
         looking.remember()
@@ -86,8 +86,8 @@ def seen(folder: str) -> list[dict[str, object]]:
             driver._topology._asking.join()
         (devices,) = findings.devices.values()
         shown: dict[str, object] = {of(device): link_facts(device) for device in devices}
-        found.append(shown | dict(findings.errors))
-    return found
+        passes_shown.append(shown | dict(findings.errors))
+    return passes_shown
 
 
 def of(device: base.Device) -> str:
@@ -159,10 +159,7 @@ def test_gpus_of_one_hive_are_linked(simulate):
     gpu = {"card": "mi300x", "attributes": {"xgmi_hive_info/xgmi_hive_id": "2748"}}
     simulated = simulate({"cards": [{**gpu, "count": 2}, "mi210"]})
 
-    (only,) = simulated.call(passes.run, ["amd_gpu_driver"])
+    devices = found(simulated, "amd_gpu_driver")
 
-    found = [
-        device.deployables[0].attributes.get("link_group")
-        for device in only.devices["amd_gpu_driver"]
-    ]
-    assert found == ["xgmi abc", "xgmi abc", None]
+    groups = [device.deployables[0].attributes.get("link_group") for device in devices]
+    assert groups == ["xgmi abc", "xgmi abc", None]

@@ -55,6 +55,7 @@ def spec(devices: dict[str, list[str]], common: list[str] = ["/dev/null"]) -> di
     }
 
 
+ONE = spec({"1": ["/dev/nvidia1"]})
 WANTED = kept_cdi.Wanted(
     hardware=HARDWARE,
     needed=["/dev/nvidia1"],
@@ -84,13 +85,11 @@ def test_a_device_is_picked_by_what_it_gives(
     assert kept_cdi.fitting(conf, "amd.com/gpu", WANTED) is None
 
 
-def test_common_edits_count_and_a_later_folder_wins(
-    conf: cfg.ConfigOpts, folders: list[pathlib.Path]
-) -> None:
-    one = {"1": ["/dev/nvidia1"]}
-    (folders[0] / "nvidia.json").write_text(json.dumps(spec(one)))
+def test_common_edits_count_and_a_later_folder_wins(conf, folders) -> None:
+    (folders[0] / "nvidia.json").write_text(json.dumps(ONE))
     assert kept_cdi.fitting(conf, KIND, WANTED) == f"{KIND}=1"
-    (folders[1] / "nvidia.json").write_text(json.dumps(spec(one, ["/dev/nvidia0"])))
+    later = spec({"1": ["/dev/nvidia1"]}, ["/dev/nvidia0"])
+    (folders[1] / "nvidia.json").write_text(json.dumps(later))
     assert kept_cdi.fitting(conf, KIND, WANTED) is None
 
 
@@ -107,11 +106,11 @@ ALIASES = "a: &a [1]\nb: [*a]\ncdiVersion: 0.6.0\nkind: nvidia.com/gpu\ndevices:
         ALIASES,
         "[" * 5000,
         "{\"a\":" * 100_000,
-        json.dumps({**spec({"1": ["/dev/nvidia1"]}), "cdiVersion": "x"}),
-        json.dumps({**spec({"1": ["/dev/nvidia1"]}), "containerEdits": []}),
-        json.dumps({**spec({"1": ["/dev/nvidia1"]}), "devices": {}}),
-        json.dumps({**spec({"1": ["/dev/nvidia1"]}), "note": [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]}),
-        json.dumps({**spec({"1": ["/dev/nvidia1"]}), "note": "x" * 1024 * 1024}),
+        json.dumps({**ONE, "cdiVersion": "x"}),
+        json.dumps({**ONE, "containerEdits": []}),
+        json.dumps({**ONE, "devices": {}}),
+        json.dumps({**ONE, "note": [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]}),
+        json.dumps({**ONE, "note": "x" * 1024 * 1024}),
         json.dumps(spec({str(number): [f"/dev/nvidia{number}"] for number in range(1025)})),
     ],
 )
@@ -120,7 +119,7 @@ def test_a_file_that_cannot_be_used_is_left_out_and_the_others_count(
 ) -> None:
     (folders[1] / "bad.yaml").write_text(text)
     assert kept_cdi.fitting(conf, KIND, WANTED) is None
-    (folders[0] / "nvidia.json").write_text(json.dumps(spec({"1": ["/dev/nvidia1"]})))
+    (folders[0] / "nvidia.json").write_text(json.dumps(ONE))
     assert kept_cdi.fitting(conf, KIND, WANTED) == f"{KIND}=1"
 
 

@@ -146,19 +146,19 @@ def test_a_file_that_is_removed_before_its_writer_has_locked_it_is_begun_anew(
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("text", ["[", "[1]", "\ufffd"], ids=["cut", "a list", "no JSON"])
-def test_a_damaged_file_is_said_and_mended(conf, tmp_path, text):
+def test_a_damaged_file_is_said_and_mended(conf, tmp_path):
     path = tmp_path / "facts/gpu_devices.json"
     path.parent.mkdir()
-    path.write_text(text)
-    kept = kept_facts.KeptFacts(conf, "gpu_devices")
+    for text in ("[", "[1]", "\ufffd"):
+        path.write_text(text)
+        kept = kept_facts.KeptFacts(conf, "gpu_devices")
 
-    assert kept.get("layouts", "a") is None
-    assert f"{path} is ignored" in (kept.problem or "")
-    kept.save()
+        assert kept.get("layouts", "a") is None
+        assert f"{path} is ignored" in (kept.problem or "")
+        kept.save()
 
-    assert kept.problem is None
-    assert json.loads(path.read_text()) == {}
+        assert kept.problem is None
+        assert json.loads(path.read_text()) == {}
 
 
 def test_what_cannot_be_read_is_not_taken_for_forgotten(conf, tmp_path):

@@ -36,11 +36,7 @@ def driver(conf):
 
 @pytest.mark.parametrize(
     ("files", "offered"),
-    [
-        ((FREE, FREE, FREE), [0]),
-        ((FREE, FREE, TAKEN), [2]),
-        ((FREE, TAKEN, TAKEN), [1, 2]),
-    ],
+    [((FREE, FREE, FREE), [0]), ((FREE, FREE, TAKEN), [2]), ((FREE, TAKEN, TAKEN), [1, 2])],
 )
 def test_none_that_a_guest_has_is_lost_to_one_that_is_free(driver, files, offered):
     host = contract.host_with([PF, *VFS], dict(zip(PF.vfs, files, strict=True)))

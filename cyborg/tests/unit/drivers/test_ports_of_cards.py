@@ -112,11 +112,8 @@ def test_errors_and_the_serial_number_are_those_of_the_whole_card():
 
     assert facts.errors(facts.ports_of_card(gpu, functions), functions, "fatal") == 2
     assert facts.attributes(gpu, functions)["serial"] == "00-11-22"
-
-
-def test_gpus_of_one_card_do_not_share_its_serial_number():
+    # GPUs of one card do not share its serial number.
     gpu, functions = host("10de", "25b6", [(CARD, PLX)], {CARD[0]: {"serial_number": "00-11-22"}})
-
     assert "serial" not in facts.attributes(gpu, functions)
 
 
