@@ -8,6 +8,7 @@ import dataclasses
 import pytest
 
 from cyborg.drivers import pci
+from cyborg.tests.pci_functions import function
 
 HOST = {
     "cards": [
@@ -21,39 +22,20 @@ HOST = {
         },
     ]
 }
-PORT = pci.Function(
-    address="0000:01:00.0",
-    vendor="8086",
-    device="2030",
-    subsystem_vendor="8086",
-    subsystem_device="0000",
-    class_code="060400",
-    driver="pcieport",
-    iommu_group="0",
+INTELS = {"vendor": "8086", "subsystem_vendor": "8086", "subsystem_device": "0000"}
+ASPEEDS = {"vendor": "1a03", "subsystem_vendor": "1a03", "subsystem_device": "2000"}
+PORT = function(
+    "0000:01:00.0", device="2030", class_code="060400", driver="pcieport", iommu_group="0", **INTELS
 )
-CONSOLE = pci.Function(
-    address="0000:02:00.0",
-    vendor="1a03",
-    device="2000",
-    subsystem_vendor="1a03",
-    subsystem_device="2000",
-    class_code="030000",
-    driver="ast",
+CONSOLE = function(
+    "0000:02:00.0",
+    **{**ASPEEDS, "device": "2000", "class_code": "030000", "driver": "ast"},
     iommu_group="1",
     boot_vga=True,
 )
-GPU = pci.Function(
-    address="0000:09:00.0",
-    vendor="10de",
-    device="20f1",
-    subsystem_vendor="10de",
-    subsystem_device="145f",
-    class_code="030200",
-    driver="nvidia",
-    numa_node=0,
-    iommu_group="3",
-    sriov_totalvfs=16,
-    vfs=("0000:09:00.4", "0000:09:00.5"),
+VF_NAMES = ("0000:09:00.4", "0000:09:00.5")
+GPU = function(
+    "0000:09:00.0", driver="nvidia", numa_node=0, iommu_group="3", sriov_totalvfs=16, vfs=VF_NAMES
 )
 VFS = [
     dataclasses.replace(
@@ -61,14 +43,9 @@ VFS = [
     )
     for address, group in zip(GPU.vfs, ("4", "5"), strict=True)
 ]
-NIC = pci.Function(
-    address="0001:81:1f.7",
-    vendor="8086",
-    device="1572",
-    subsystem_vendor="8086",
-    subsystem_device="0000",
-    class_code="020000",
-    driver="i40e",
+NIC = function(
+    "0001:81:1f.7",
+    **{**INTELS, "device": "1572", "class_code": "020000", "driver": "i40e"},
     numa_node=1,
     iommu_group="7",
     sriov_totalvfs=64,
@@ -103,7 +80,7 @@ def scan_error() -> str:
 def test_every_fact_is_read_as_it_is(host):
     functions, faults = host.call(scan)
 
-    assert functions == {function.address: function for function in EVERYTHING}
+    assert functions == {each.address: each for each in EVERYTHING}
     assert list(functions) == sorted(functions)
     assert faults == {}
 

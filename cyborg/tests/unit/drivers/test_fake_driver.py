@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from cyborg.drivers import base, fake
+from cyborg.drivers import base, fake, pci
 from cyborg.tests.contract import driver as contract
 
 
@@ -71,11 +71,7 @@ def test_the_first_device_looks_like_upstreams(conf):
     assert (deployable.resource_class, deployable.traits) == ("FPGA", ("CUSTOM_FAKE_DEVICE",))
     assert deployable.num_accelerators == 16
     assert {handle.attach_type for handle in deployable.attach_handles} == {"TEST_PCI"}
-    places = [
-        f"{handle.attach_info['domain']}:{handle.attach_info['bus']}:"
-        f"{handle.attach_info['device']}.{handle.attach_info['function']}"
-        for handle in deployable.attach_handles
-    ]
+    places = [pci.join(handle.attach_info) for handle in deployable.attach_handles]
     slots = "0.1 0.2 0.3 0.4 0.5 0.6 0.7 1.0 1.1 1.2 1.3 1.4 1.5 1.6 1.7 2.0"
     assert places == [f"0000:0c:{slot}" for slot in slots.split()]
 
