@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from cyborg.drivers import privileged
 from cyborg.drivers.nvme import admin_commands
 from cyborg.tests.contract import passes
@@ -15,33 +13,32 @@ def erase(address: str, keys: str = "") -> str:
     return passes.clean("nvme_driver", text, address)
 
 
-ZEROED = ("/dev/nvme0n1", f"zero 0 {3750748848 * 512}")
+ZEROED = f"zero 0 {3750748848 * 512}"
+SANITIZE, ZERO = ', "clear_action": "sanitize"', ', "clear_action": "zero"'
 
 
-@pytest.mark.parametrize(
-    ("card", "written"),
-    [
-        (
-            "nvme-pm1733",
-            {
-                "": ("/dev/nvme0", "sanitize crypto"),
-                ', "clear_strategy": "block"': ("/dev/nvme0", "sanitize block"),
-                ', "clear_action": "zero"': ZEROED,
-            },
-        ),
-        ("nvme-inspur", {"": ("/dev/nvme0", "sanitize block")}),
-        ("nvme-system", {"": ZEROED}),
-        (
-            "nvme-multipath",
-            {"": ("/dev/nvme0", "sanitize crypto"), ', "clear_action": "zero"': ZEROED},
-        ),
-    ],
-)
-def test_a_controller_is_erased_in_the_way_that_is_wanted(simulate_live, card, written):
-    host = simulate_live({"cards": [card]})
+#: Cards, the operator's keys, and what is written to which device of the host's disk.
+WAYS = [
+    ("nvme-pm1733", "", "", "sanitize crypto"),
+    ("nvme-pm1733", ', "clear_strategy": "block"', "", "sanitize block"),
+    ("nvme-pm1733", f'{SANITIZE}, "clear_strategy": "crypto"', "", "sanitize crypto"),
+    ("nvme-pm1733", ZERO, "n1", ZEROED),
+    ("nvme-inspur", "", "", "sanitize block"),
+    ("nvme-system", "", "n1", ZEROED),
+    ("nvme-multipath", "", "", "sanitize crypto"),
+    ("nvme-multipath", ZERO, "n1", ZEROED),
+]
 
-    assert [host.call(erase, host.card(card), keys) for keys in written] == [""] * len(written)
-    assert host.writes() == list(written.values())
+
+def test_a_controller_is_erased_in_the_way_that_is_wanted(simulate_live):
+    cards = list(dict.fromkeys(card for card, *_ in WAYS))
+    host = simulate_live({"cards": cards})
+
+    for card, keys, _node, _written in WAYS:
+        assert host.call(erase, host.card(card), keys) == "", (card, keys)
+    assert host.writes() == [
+        (f"/dev/nvme{cards.index(card)}{node}", written) for card, _keys, node, written in WAYS
+    ]
 
 
 def test_an_erasure_that_goes_on_is_not_begun_again_and_one_that_fails_is_told(simulate_live):
@@ -66,13 +63,13 @@ def test_zeroes_do_not_erase_what_a_guest_has_hidden(simulate_live):
     host = simulate_live({"cards": [{"card": "nvme-pm1733", **each} for each in cards]})
 
     def told(number: int) -> str:
-        return host.call(erase, host.card("nvme-pm1733", number), ', "clear_action": "zero"')
+        return host.call(erase, host.card("nvme-pm1733", number), ZERO)
 
     assert "has 2 namespaces that are not attached to it" in told(0)
     assert "shows no namespace" in told(1)
     assert host.writes() == []
     assert told(2) == ""
-    assert host.writes() == [("/dev/nvme2n1", ZEROED[1])]
+    assert host.writes() == [("/dev/nvme2n1", ZEROED)]
 
 
 def begin(address: str) -> None:

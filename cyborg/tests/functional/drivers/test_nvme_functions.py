@@ -65,19 +65,15 @@ def test_each_virtual_function_is_a_device_if_the_operator_says_so(simulate):
 
 
 def test_functions_that_have_one_namespace_are_given_to_nobody(simulate):
-    simulated = simulate({"cards": [card(wwid="eui.01")]})
+    """What cannot be erased alone is refused."""
+    other = {"card": "nvme-pm1733", "name": "other"}
+    simulated = simulate({"cards": [card(wwid="eui.01"), other]})
     both = " and ".join(simulated.vfs(simulated.card("disk")))
 
     devices = found(simulated, "nvme_driver", spec())
 
-    assert [device.unhealthy for device in devices] == [
-        f"NVMe controllers {both} have namespace eui.01: detach it from one"
-    ] * 2
-
-
-def test_what_cannot_be_erased_alone_is_refused(simulate):
-    simulated = simulate({"cards": [card(), {"card": "nvme-pm1733", "name": "other"}]})
-
+    shared = f"NVMe controllers {both} have namespace eui.01: detach it from one"
+    assert [device.unhealthy for device in devices] == [shared] * 2
     wanted = spec(', "functions": "virtual", "clear_action": "sanitize"')
     assert simulated.call(whys, "nvme_driver", wanted)[simulated.card("disk")][0] == (
         "a virtual function cannot sanitize itself alone: the whole disk is erased"
@@ -95,17 +91,11 @@ def erase_whole(address: str) -> str:
     return passes.clean("nvme_driver", spec(""), address)
 
 
-def test_a_controller_is_not_erased_under_its_functions(simulate_live):
-    """A guest had it whole; before it was erased, virtual functions were made and given out."""
-    host = simulate_live({"cards": [card()]})
-
-    assert "its virtual functions are enabled" in host.call(erase_whole, host.card("disk"))
-    assert host.writes() == []
-
-
 def test_only_the_namespaces_of_the_function_are_erased(simulate_live):
     # It says that it can sanitize itself, by which others would lose what they have.
     host = simulate_live({"cards": [card(sanitize={"can": ["crypto", "block"]})]})
+    # A guest had it whole; before it was erased, virtual functions were made and given out.
+    assert "its virtual functions are enabled" in host.call(erase_whole, host.card("disk"))
     links = host.device(host.card("disk")).glob("virtfn*")
     _first, second = sorted(link.readlink().name for link in links)
 

@@ -43,21 +43,6 @@ def test_what_became_of_an_erasure(status: int, state: State) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "strategy", "able", "way"),
-    [
-        ("auto", "auto", {CRYPTO, BLOCK}, CRYPTO),
-        ("auto", "auto", {BLOCK}, BLOCK),
-        ("auto", "auto", set(), None),
-        ("auto", "block", {CRYPTO, BLOCK}, BLOCK),
-        ("sanitize", "crypto", {CRYPTO}, CRYPTO),
-        ("zero", "auto", {CRYPTO, BLOCK}, None),
-    ],
-)
-def test_the_way_that_is_taken(action, strategy, able, way) -> None:
-    assert controllers._method(action, strategy, able) == way
-
-
-@pytest.mark.parametrize(
     ("action", "strategy", "able"),
     [
         ("sanitize", "auto", set()),
