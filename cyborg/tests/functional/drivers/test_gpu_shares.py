@@ -117,25 +117,24 @@ def uuid(number: int) -> str:
     return f"{number:08x}-2222-3333-4444-555555555555"
 
 
-@pytest.mark.parametrize(("is_running", "mixed"), [(False, True), (True, True), (True, False)])
 def test_a_share_has_the_nodes_of_its_card_and_mps_where_that_runs_and_projects_mix(
-    simulate: Any, tmp_path: pathlib.Path, *, is_running: bool, mixed: bool
+    simulate: Any, tmp_path: pathlib.Path
 ) -> None:
     host = simulate({"cards": ["h100"]})
     (host.root / "dev").mkdir()
     for name in ("nvidia0", "nvidiactl"):
         (host.root / "dev" / name).touch()
-    if is_running:
-        (tmp_path / "control").touch()
-    spec = json.dumps({"vendor_id": "10de", "shares": 2, "mix_projects": mixed})
-    more = f"mps_dir = {tmp_path}\ndevice_spec = {spec}"
-    text = f"[gpu_devices]\n{more}\n[DEFAULT]\nstate_path = {tmp_path}\n"
-    held = share(host.card("h100"), 1)
-    found = host.call(edits, text, held)
-    assert set(found.device_nodes) == {"/dev/nvidia0", "/dev/nvidiactl"}
-    env = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)} if is_running and mixed else {}
-    assert {key: value for key, value in found.env.items() if "CUDA" in key} == env
-    assert [each.host_path for each in found.mounts] == list(env.values())
+    for is_running, mixed in ((False, True), (True, True), (True, False)):
+        if is_running:
+            (tmp_path / "control").touch()
+        spec = json.dumps({"vendor_id": "10de", "shares": 2, "mix_projects": mixed})
+        more = f"mps_dir = {tmp_path}\ndevice_spec = {spec}"
+        text = f"[gpu_devices]\n{more}\n[DEFAULT]\nstate_path = {tmp_path}\n"
+        found = host.call(edits, text, share(host.card("h100"), 1))
+        assert set(found.device_nodes) == {"/dev/nvidia0", "/dev/nvidiactl"}
+        env = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)} if is_running and mixed else {}
+        assert {key: value for key, value in found.env.items() if "CUDA" in key} == env
+        assert [each.host_path for each in found.mounts] == list(env.values())
 
 
 def edits(text: str, held: base.HeldHandle) -> base.ContainerEdits:
@@ -258,16 +257,15 @@ def resets(text: str, held: base.HeldHandle) -> list[str]:
 
 
 @pytest.mark.parametrize("policy", ["on", "required"])
-@pytest.mark.parametrize("card_in_use", [False, True])
 def test_the_driver_resets_the_card_of_the_last_share(
-    simulate: Any, tmp_path: pathlib.Path, policy: str, *, card_in_use: bool
+    simulate: Any, tmp_path: pathlib.Path, policy: str
 ) -> None:
     host = simulate({"cards": ["h100"]})
     cleaning = f"[cleaning]\nclasses = CUSTOM_GPU_SHARE:{policy}\n"
     text = cleaning + options("gpu_devices", tmp_path, {"vendor_id": "10de", "shares": 2})
     card = host.card("h100")
-    held = share(card, 1, card_in_use=card_in_use)
-    assert host.call(resets, text, held) == ([] if card_in_use else [card] * 2)
+    assert host.call(resets, text, share(card, 1, card_in_use=True)) == []
+    assert host.call(resets, text, share(card, 1)) == [card] * 2
 
 
 def test_nobody_gets_a_share_while_its_card_is_reset(

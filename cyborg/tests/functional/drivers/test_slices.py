@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -180,15 +181,20 @@ def looks(folder: str, text: str) -> list[tuple[list[str], str]]:
     return shown
 
 
+def looked(host, folder: pathlib.Path, said: str) -> list[tuple[list[str], str]]:
+    """What looks show while the tool says so."""
+    (folder / "said").write_text(said)
+    tool = folder / "nvidia-smi"
+    tool.write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\ncat {folder}/said\n')
+    tool.chmod(0o755)
+    return host.call(looks, str(folder), f"[DEFAULT]\nstate_path = {folder}\n")
+
+
 @pytest.mark.parametrize("said", [TABLE, "nothing"])
 def test_the_tool_is_asked_which_profiles_there_are(simulate, tmp_path, said):
-    (tmp_path / "said").write_text(said)
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\ncat {tmp_path}/said\n')
-    tool.chmod(0o755)
     host = simulate({"cards": ["h100-slices"]})
 
-    before, after = host.call(looks, str(tmp_path), f"[DEFAULT]\nstate_path = {tmp_path}\n")
+    before, after = looked(host, tmp_path, said)
 
     assert before == (["PGPU"], "")
     asked = (tmp_path / "asked").read_text().splitlines()
@@ -205,12 +211,9 @@ def test_the_tool_is_asked_which_profiles_there_are(simulate, tmp_path, said):
 def test_what_shares_a_gpu_instance_is_not_given_out(simulate, tmp_path):
     second = "driver/nvidia/capabilities/gpu{n}/mig/gi1/ci1/access"
     host = simulate({"cards": [{"card": "h100-slices", "proc": {second: "DeviceFileMinor: 14"}}]})
-    tool = tmp_path / "nvidia-smi"
     row = "|   0      1       MIG 1c.3g.40gb       0         1          1:1     |\n"
-    tool.write_text(f"#!/bin/sh\ncat << END\n{TABLE}{row}END\n")
-    tool.chmod(0o755)
 
-    _before, after = host.call(looks, str(tmp_path), f"[DEFAULT]\nstate_path = {tmp_path}\n")
+    _before, after = looked(host, tmp_path, TABLE + row)
 
     assert after[0] == ["PGPU", "CUSTOM_MIG_1G_10GB", "CUSTOM_MIG_1G_10GB_ME"]
     assert "Compute instances of GPU instance 1 " in after[1]

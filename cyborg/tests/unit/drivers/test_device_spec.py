@@ -155,7 +155,7 @@ def test_an_exclusion_behind_a_wider_object_is_told():
     ]
 
 
-@pytest.mark.parametrize(("class_code", "is_one"), [("030000", True), ("040300", False)])
-def test_the_sound_of_a_graphics_card_is_no_accelerator(class_code, is_one):
-    card = function("0000:25:00.0", vendor="1ed5", device="0222", class_code=class_code)
-    assert kinds.is_accelerator(card) == is_one
+def test_the_sound_of_a_graphics_card_is_no_accelerator():
+    for class_code, is_one in (("030000", True), ("040300", False)):
+        card = function("0000:25:00.0", vendor="1ed5", device="0222", class_code=class_code)
+        assert kinds.is_accelerator(card) == is_one
