@@ -10,11 +10,9 @@ from cyborg.programming import program
 
 
 def test_a_trait_names_the_vendor_and_the_function() -> None:
+    """Ids that differ have different traits."""
     assert program.function_trait("FAKE", "aes-128") == "CUSTOM_FPGA_FUNCTION_ID_FAKE_AES128"
     assert program.function_trait("", "aes_128") == "CUSTOM_FPGA_FUNCTION_ID_AES_128"
-
-
-def test_ids_that_differ_have_different_traits() -> None:
     ids = ["aes_128", "aes.128", "aes.1.28", "aes.1_28", "aes_1.28", "aes_1_28"]
     traits = {program.function_trait("FAKE", each) for each in ids}
     assert len(traits) == len(ids)

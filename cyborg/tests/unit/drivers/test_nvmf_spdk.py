@@ -520,15 +520,12 @@ def test_of_several_targets_each_is_asked_for_its_own_subsystems(two, spdk, conf
         list(driver.discover(contract.Host()))
     driver.clean(handle)
     assert two.hosts(1) == []
-    conf.set_override("targets", ["fast"], group="nvmf_spdk")
-    with pytest.raises(spdk_rpc.SpdkError, match="target 'slow' is not in"):
-        nvmf_spdk.NvmfSpdkDriver(conf).clean(handle)
-
-
-def test_two_sections_of_one_target_are_refused(two: SpdkServer, conf: cfg.ConfigOpts) -> None:
     conf.set_override("rpc_address", two.address, group="nvmf_spdk_fast")
     with pytest.raises(ValueError, match="name the same target"):
         nvmf_spdk.NvmfSpdkDriver(conf)
     conf.set_override("targets", ["a b"], group="nvmf_spdk")
     with pytest.raises(ValueError, match="must have letters"):
         nvmf_spdk.NvmfSpdkDriver(conf)
+    conf.set_override("targets", ["fast"], group="nvmf_spdk")
+    with pytest.raises(spdk_rpc.SpdkError, match="target 'slow' is not in"):
+        nvmf_spdk.NvmfSpdkDriver(conf).clean(handle)
