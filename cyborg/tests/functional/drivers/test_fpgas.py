@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Mapping
 
 from cyborg.drivers import base, pci
 from cyborg.tests.contract import simulated as contract
@@ -96,7 +97,7 @@ def test_one_region_has_a_handle_for_each_virtual_function(simulate):
     vfs = simulated.vfs(simulated.card("pac-a10"))
     trait = "CUSTOM_FPGA_FUNCTION_ID_INTEL_D8424DC4A4A3C413F89E433683F9040B"
 
-    def part(group: str, *specs: dict[str, object]) -> base.Deployable:
+    def part(group: str, *specs: Mapping[str, object]) -> base.Deployable:
         text = "\n".join([f"[{group}]", *(f"device_spec = {json.dumps(each)}" for each in specs)])
         others = ["pci_driver"] if group == "pci" else []
         (device,) = found(simulated, "intel_fpga_driver", text, *others)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from cyborg.drivers import privileged
 from cyborg.drivers.nvme import admin_commands
 from cyborg.tests.contract import passes
@@ -54,7 +56,7 @@ def test_an_erasure_that_goes_on_is_not_begun_again_and_one_that_fails_is_told(s
 
 def test_zeroes_do_not_erase_what_a_guest_has_hidden(simulate_live):
     """Who has the whole controller can detach namespaces from it, and attach them again."""
-    cards = [
+    cards: list[dict[str, Any]] = [
         {"sanitize": {"detached": 2}},
         # So it is for a while after a guest gave it back.
         {"nodes": {"nvme/nvme{n}/nvme{n}n1": None}},
