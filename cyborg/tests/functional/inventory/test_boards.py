@@ -173,8 +173,8 @@ def test_a_board_is_as_well_and_as_clean_as_each_of_its_functions(simulate):
     simulated.degrade(one, width=4)
     (only,) = simulated.call(passes.run, ["pci_driver"], text)
 
-    said = board_of(only.devices["pci_driver"]).unhealthy
-    assert said == f"The link of PCI function {one} has 4 lanes of 16"
+    narrow = board_of(only.devices["pci_driver"]).unhealthy
+    assert narrow == f"The link of PCI function {one} has 4 lanes of 16"
 
 
 def test_placement_gives_a_board_out_as_a_whole_only(site: Site) -> None:
