@@ -139,13 +139,14 @@ def _add_deployables(
 def is_incomplete(plan: Plan) -> bool:
     """Something must be changed later; asked after the plan was applied.
 
-    While a guest has a handle, its info and the resource class stay as they were, and so does the
-    record of the program of a deployable that is not programmed any more.
+    While a guest has a handle, its info and the resource class stay as they were. So do the record
+    of the program and the blank image of a deployable that is not programmed any more.
     """
     return any(
         _has_other_info(row, deployable)
         or reports.is_kept_for_guests(row)
         or attributes.is_class_outdated(row, deployable)
+        or row.blank_image != deployable.blank_image
         for row, _, deployable in plan.kept_deployables
     )
 

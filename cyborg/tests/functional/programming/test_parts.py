@@ -11,7 +11,7 @@ from cyborg.audits import consistency
 from cyborg.common import errors
 from cyborg.db import models
 from cyborg.drivers import base
-from cyborg.handles import release
+from cyborg.handles import giving_up, release
 from cyborg.policy import context
 from cyborg.programming import operation_steps, operations, program
 from cyborg.tests import boots, engine, hosts, one_operation
@@ -113,6 +113,21 @@ def test_a_card_that_is_not_programmable_for_a_while_is_still_to_be_overwritten(
     engine.drain(conf)
     assert found(OLD).blank_image is None
     assert (engine.pending(), consistency.withheld()) == ({}, [])
+
+
+def test_the_blank_image_of_a_card_that_is_programmed_no_more_goes_with_its_guest(
+    ctx, conf
+) -> None:
+    report(OLD, base.DYNAMIC, function=None, blank_image=models.new_uuid())
+    instance, arq = bound(ctx, conf)
+    report(OLD, None, function=None)
+    assert found(OLD).blank_image is not None
+
+    release.delete_instance_arqs(ctx, instance)
+    giving_up.release_arq(ctx, arq, force=True)
+    # The same words as before: they are news all the same.
+    report(OLD, None, function=None)
+    assert found(OLD).blank_image is None
 
 
 @pytest.mark.parametrize(
