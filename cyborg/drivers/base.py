@@ -148,12 +148,13 @@ class Deployable:
     ``name`` is the provider's and must be unique in the cloud, so it begins with the host's name.
     ``prepares`` and ``cleans`` say that the driver's :class:`Preparable` and :class:`Cleanable`
     abilities must run on each handle before and after use. ``prepared`` are the uuids of the
-    handles that are ready on the host now, or None if the driver cannot know: a guest's handle
-    that is not among them, as after a reboot of the host, is prepared again. ``clean_erases`` says
-    that cleaning erases a guest's data: then even a handle that is not reported any more must be
-    cleaned. The agent sets it too where ``[cleaning]`` requires that a handle is clean. ``parent``
-    is the name of the deployable of the same device whose provider is above this one's, such as the
-    card of a region. ``traits`` get those of the facts among ``attributes``.
+    handles that are ready on the host now, or None if the driver cannot know. A guest's handle that
+    is not among them, as after a reboot of the host, is prepared again after each report.
+    ``clean_erases`` says that cleaning erases a guest's data: then even a handle that is not
+    reported any more must be cleaned. The agent sets it too where ``[cleaning]`` requires that a
+    handle is clean. ``parent`` is the name of the deployable of the same device whose provider is
+    above this one's, such as the card of a region. ``traits`` get those of the facts among
+    ``attributes``.
 
     ``program_mode``, :data:`DYNAMIC` or :data:`SINGLE_PROGRAM`, says that the driver's
     :class:`Programmable` ability can load a function. ``function`` is the id of the function that

@@ -447,7 +447,8 @@ def _use(
         # Its host may have another name by now, and is connected under the one of then.
         host = kept.host if kept.host in before.hosts else host
         # Of what is in use it was said that it is ready, even if that could not be written down.
-        return dataclasses.replace(kept, host=host, ready=kept.ready or handle.in_use)
+        is_ready = kept.ready or handle.in_use
+        return dataclasses.replace(kept, handle=handle.uuid, host=host, ready=is_ready)
     if handle.in_use and host in before.hosts:
         # The agent has lost what it had noted of it: with which key it is connected, or with none.
         key = arq if keys and keys.read(arq) else None

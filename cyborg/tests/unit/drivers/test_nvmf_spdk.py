@@ -477,7 +477,10 @@ def test_what_an_arq_has_no_more_is_taken_back_and_nothing_else(keys, driver, sp
     assert driver.given() == {"h": "a", "i": "b"}
     driver.revoke("h", "of before")
     assert spdk.hosts(1) == [REMOTE]
-    driver.revoke("h", "a")
+    # Its disk was replaced, and is another handle.
+    driver.prepare(held(driver, 1, "j", consumer=REMOTE))
+    assert driver.given() == {"j": "a", "i": "b"}
+    driver.revoke("j", "a")
     assert (spdk.hosts(1), spdk.hosts(2)) == ([], [OTHER])
     assert [path.name for path in keys.iterdir()] == ["b"]
     assert driver.given() == {"i": "b"}
