@@ -208,7 +208,7 @@ def _prepare(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
         _await_programming(conf, item, known)
         return
     traits = trait_match.traits(deployable.facts)
-    if why_not := matching.why_not_usable(known.arq.request, deployable.running, traits):
+    if why_not := matching.why_not_usable(known.arq.request, deployable.record, traits):
         _fail(item, known, why_not)
         return
     if known.handle.missing:
@@ -264,7 +264,10 @@ def _prepare_again(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> 
 
 @db.retry
 def _prepared_again(item: work.Item, known: _StepFacts, key: str | None) -> None:
-    """Keep the secret that a guest's handle has now: a host that has lost it has made another."""
+    """Have the host's next report read, and keep the secret that the guest's handle has now.
+
+    A host that has lost a secret has made another.
+    """
     with db.writer() as session:
         _forget_report(session, known.host)
         work.hold(session, item)
@@ -273,10 +276,10 @@ def _prepared_again(item: work.Item, known: _StepFacts, key: str | None) -> None
 
 
 def _forget_report(session: orm.Session, host: str) -> None:
-    """Let the next report be read, though it may say what the last one before the step said.
+    """Have the host's next report read even if it is the same as the one before the step.
 
-    After a reboot nothing is prepared again. A caller locks the host first, as whoever applies a
-    report does.
+    So it is after a reboot: no handle is prepared any more. The host is locked before deployables
+    and work, as by whoever applies a report.
     """
     db.update(session, models.Host, models.Host.name == host, report_digest=None)
 
