@@ -321,7 +321,7 @@ def _check_program(
     arq: models.Arq, group: RequestGroup, deployable: ProviderRow, image: glance.Image | None
 ) -> None:
     """Return if the image that would be written for the ARQ may give what its group asks for."""
-    if program.lacking(group, deployable.running) is None:
+    if program.lacking(group, deployable.record) is None:
         return
     why_not = trait_match.why_never(group, image) or matching.why_no_match(
         trait_match.known(group, image), deployable
@@ -334,7 +334,7 @@ def _check_program(
 
 def _refuse_two_programs(groups: Sequence[RequestGroup], deployable: ProviderRow) -> None:
     """Return unless some of the groups need a program that the others cannot have, or use."""
-    written = [each for each in groups if program.lacking(each, deployable.running) is not None]
+    written = [each for each in groups if program.lacking(each, deployable.record) is not None]
     for one in map(program.of_group, written):
         for other in map(program.of_group, groups):
             if not other or one.contradicts(other):

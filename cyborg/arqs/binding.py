@@ -183,8 +183,8 @@ class Asker(enum.Enum):
         """
         if deployable is None or self is Asker.CONDUCTOR:
             return False
-        has_programs = bool(deployable.running.program_mode or deployable.part_of)
-        has_programs = has_programs or not deployable.running.is_settled
+        has_programs = bool(deployable.record.program_mode or deployable.part_of)
+        has_programs = has_programs or not deployable.record.is_settled
         return has_programs or (self is Asker.PATCH and deployable.prepares)
 
 
@@ -304,7 +304,7 @@ def _decide_all(
     handles = _take_handles(session, binds, refused)
     refused |= _refused_guests(session, binds, refused, handles)
     # When a write began, what was noted is who had a handle by then.
-    doubtful = {dep.id for dep in binds.deployables() if not dep.running.is_settled}
+    doubtful = {dep.id for dep in binds.deployables() if not dep.record.is_settled}
     written = operations.being_written(session, doubtful)
     return [_decide(arq, dep, handles, written, refused[arq.id]) for arq, dep in binds.pairs]
 
@@ -329,7 +329,7 @@ def _refused_guests(
 
 def _offer_the_rest(session: orm.Session, deployables: Iterable[ProviderRow]) -> None:
     """Want Placement updated where nothing was offered before somebody had a handle."""
-    ids = {dep.id for dep in deployables if dep.running.program_mode}
+    ids = {dep.id for dep in deployables if dep.record.program_mode}
     if ids:
         row, host = models.Deployable, models.Host
         query = sa.select(host.name).join(models.Device).join(row)
@@ -367,7 +367,7 @@ def _lock_programs(session: orm.Session, deployables: Iterable[ProviderRow]) -> 
     ids = {
         found.part_of or found.id
         for found in deployables
-        if found.part_of or found.running.program_mode
+        if found.part_of or found.record.program_mode
     }
     if ids:
         row = models.Deployable
@@ -424,7 +424,7 @@ def _decide(
         none_free = Reason(reasons.NONE_FREE, f"{provider} has no free attach handle.")
         return _Decision(arq, arq_states.BindEnd(arq, none_free))
     handle = free.pop(0)
-    needs_step = deployable.prepares or program.lacking(group, deployable.running) is not None
+    needs_step = deployable.prepares or program.lacking(group, deployable.record) is not None
     state = models.BIND_STARTED if needs_step else models.BOUND
     needs_write = deployable.id in written
     taken = bind_writes.Taken(handle.id, handle.uuid, state, needs_write)

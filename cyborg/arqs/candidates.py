@@ -243,15 +243,15 @@ def _is_refused(group: RequestGroup, deployable: ProviderRow) -> bool:
 def _choice(
     index: int, group: RequestGroup, deployable: ProviderRow, free: Mapping[str, int]
 ) -> Chosen:
-    function, running = group.preferred_function, deployable.running
-    runs = running.is_settled and running.function_id
+    function, record = group.preferred_function, deployable.record
+    runs = record.is_settled and record.function_id
     return Chosen(
         group=index,
         deployable=deployable,
         prefers=bool(function or group.preferred_traits),
         lacks_function=bool(function) and not (runs and program.same(runs, function)),
         lacks_traits=len(group.preferred_traits - trait_match.traits(deployable.facts)),
-        reprogram=program.lacking(group, running) is not None,
+        reprogram=program.lacking(group, record) is not None,
         free=free,
     )
 

@@ -314,7 +314,7 @@ def _wrong_function(session: orm.Session) -> Iterator[Finding]:
     )
     for found, on in session.execute(query):
         what = program.of_group(found.request)
-        if what and not what.is_run_by(on.running):
+        if what and not what.is_run_by(on.record):
             said = f"ARQ {found.uuid} is Bound to {on.name}, which does not run {what}."
             yield Finding("database", said)
 

@@ -250,8 +250,11 @@ class Fact(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """What a deployable runs, as its columns of these names say, and how it is programmed."""
+class ProgramRecord:
+    """What is recorded of a deployable's program, in columns of these names.
+
+    Where another deployable's layout has made it, a query may put the state of that one here.
+    """
 
     program_mode: str | None
     program_state: str
@@ -340,9 +343,9 @@ class Deployable(Base):
     )
 
     @property
-    def running(self) -> Running:
-        """What it runs now."""
-        return Running(*(getattr(self, name) for name in Running.__slots__))
+    def record(self) -> ProgramRecord:
+        """The record of its program as it is now."""
+        return ProgramRecord(*(getattr(self, name) for name in ProgramRecord.__slots__))
 
     @property
     def facts(self) -> list[Fact]:
@@ -351,7 +354,7 @@ class Deployable(Base):
 
     @hybrid.hybrid_property
     def is_settled(self) -> bool:
-        """As of :class:`Running`."""
+        """As of :class:`ProgramRecord`."""
         return self.program_state in SETTLED
 
     @is_settled.inplace.expression

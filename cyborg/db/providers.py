@@ -48,8 +48,8 @@ class ProviderRow:
     """What is read of a :class:`models.Deployable`, likewise, and of its resource provider."""
 
     device: DeviceRow
-    #: Its state is that of the deployable whose layout this one is a part of, if it is one.
-    running: models.Running
+    #: Of a part of a layout, with the state of the deployable that has the layout.
+    record: models.ProgramRecord
     #: In the order in which its attributes were made.
     facts: list[models.Fact]
     id: int
@@ -79,18 +79,18 @@ _deployables, _devices = models.Deployable.__table__, models.Device.__table__
 _cards = _deployables.alias("cards")
 #: The state of the program: that of the deployable above, where that has a layout.
 _SHARED = sa.func.coalesce(_cards.c.program_state, _deployables.c.program_state)
-_RUNNING = [
+_RECORD = [
     _SHARED if column.name == "program_state" else column
-    for column in _columns(models.Deployable, models.Running)
+    for column in _columns(models.Deployable, models.ProgramRecord)
 ]
 _PROVIDER = _columns(
-    models.Deployable, ProviderRow, "device", "running", "facts", "part_of", "withheld"
+    models.Deployable, ProviderRow, "device", "record", "facts", "part_of", "withheld"
 )
 _hosts, _attributes = models.Host.__table__, models.Attribute.__table__
 _resources = models.ResourceProvider.__table__
 #: Made once, since making it takes longer than running it. A row for each attribute.
 _READ = (
-    sa.select(*_FACT, *_HOST, *_DEVICE, *_RUNNING, *_PROVIDER, _cards.c.id, _resources.c.withheld)
+    sa.select(*_FACT, *_HOST, *_DEVICE, *_RECORD, *_PROVIDER, _cards.c.id, _resources.c.withheld)
     .select_from(_deployables)
     .join(_devices, _devices.c.id == _deployables.c.device_id)
     .join(_hosts, _hosts.c.id == _devices.c.host_id)
@@ -108,8 +108,8 @@ _READ = (
 #: Where in such a row the next part of it begins.
 _OF_HOST = len(_FACT)
 _OF_DEVICE = _OF_HOST + len(_HOST)
-_OF_RUNNING = _OF_DEVICE + len(_DEVICE)
-_OF_PROVIDER = _OF_RUNNING + len(_RUNNING)
+_OF_RECORD = _OF_DEVICE + len(_DEVICE)
+_OF_PROVIDER = _OF_RECORD + len(_RECORD)
 
 
 def read(session: orm.Session, uuids: Collection[str]) -> dict[str, ProviderRow]:
@@ -120,9 +120,9 @@ def read(session: orm.Session, uuids: Collection[str]) -> dict[str, ProviderRow]
         provider = found.get(row[_OF_PROVIDER])
         if provider is None:
             host = HostRow(*row[_OF_HOST:_OF_DEVICE])
-            device = DeviceRow(host, *row[_OF_DEVICE:_OF_RUNNING])
-            running = models.Running(*row[_OF_RUNNING:_OF_PROVIDER])
-            provider = ProviderRow(device, running, [], *row[_OF_PROVIDER:])
+            device = DeviceRow(host, *row[_OF_DEVICE:_OF_RECORD])
+            record = models.ProgramRecord(*row[_OF_RECORD:_OF_PROVIDER])
+            provider = ProviderRow(device, record, [], *row[_OF_PROVIDER:])
             found[provider.id] = provider
         if row[0] is not None:
             provider.facts.append(models.Fact(*row[:_OF_HOST]))

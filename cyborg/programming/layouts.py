@@ -25,9 +25,9 @@ _DEPLOYABLE = models.Deployable
 _REPORTED = "driver"
 
 
-def has(running: models.Running) -> bool:
-    """Whether what runs is a layout, and no image."""
-    return running.program_mode == program_modes.LAYOUT
+def is_layout(record: models.ProgramRecord) -> bool:
+    """Whether the deployable is programmed with layouts, and with no images."""
+    return record.program_mode == program_modes.LAYOUT
 
 
 def names(attributes: Iterable[models.Attribute]) -> list[str]:
@@ -59,7 +59,7 @@ def refuse_image(deployable: models.Deployable) -> None:
 
     :raises Invalid: it is programmed with images
     """
-    if deployable.program_mode is not None and not has(deployable.running):
+    if deployable.program_mode is not None and not is_layout(deployable.record):
         raise errors.Invalid(
             f"layout: deployable {deployable.uuid} has no layouts; send an image or a function."
         )
@@ -70,7 +70,7 @@ def refuse(session: orm.Session, deployable: models.Deployable, what: program.Pr
 
     :raises Invalid: it is none; the message names those that it can have
     """
-    if not has(deployable.running):
+    if not is_layout(deployable.record):
         return
     if "attributes" in sa.inspect(deployable).unloaded:
         session.refresh(deployable, ["attributes"])

@@ -47,7 +47,7 @@ def why_no_match_when_bound(group: RequestGroup, deployable: ProviderRow) -> str
     Programming brings the trait of its function. A forbidden trait must not be there now either.
     """
     has = then = trait_match.traits(deployable.facts)
-    if program.lacking(group, deployable.running) is not None:
+    if program.lacking(group, deployable.record) is not None:
         vendor = deployable.function_vendor
         then = trait_match.when_programmed(group, deployable.facts, vendor)
     why_not = trait_match.why_other_traits(group.traits, has, then)
@@ -55,21 +55,21 @@ def why_no_match_when_bound(group: RequestGroup, deployable: ProviderRow) -> str
 
 
 def why_not_usable(
-    group: RequestGroup, running: models.Running, traits: Collection[str]
+    group: RequestGroup, record: models.ProgramRecord, traits: Collection[str]
 ) -> Reason | None:
     """Why a handle cannot be prepared: what its deployable runs is not enough."""
-    if lacks_program(group, running):
+    if lacks_program(group, record):
         return Reason(NOT_READY, "The deployable has lost its program.")
-    why_not = why_wrong_function(group, running, traits)
+    why_not = why_wrong_function(group, record, traits)
     what = "The deployable does not fit as it is now"
     return Reason.of(NOT_READY, what, f"{why_not}.") if why_not else None
 
 
 def why_wrong_function(
-    group: RequestGroup, running: models.Running, traits: Collection[str]
+    group: RequestGroup, record: models.ProgramRecord, traits: Collection[str]
 ) -> str | None:
     """Why a programmed deployable lacks the function's trait that the group requires."""
-    if running.program_mode is None or not serves(group, running):
+    if record.program_mode is None or not serves(group, record):
         return None
     asked = {name: how for name, how in group.traits.items() if program.is_function_trait(name)}
     return trait_match.why_other_traits(asked, traits, traits)
@@ -85,18 +85,18 @@ def why_not_now(
     ``coming`` is what deployables in doubt will run, by their uuids: who wants that waits for it.
     """
     what = program.of_group(group)
-    if not deployable.running.is_settled:
+    if not deployable.record.is_settled:
         its = (coming or {}).get(deployable.uuid, program.Program())
         # The handles of the next layout are other ones.
-        waits = what and what.is_part_of(its) and not layouts.has(deployable.running)
+        waits = what and what.is_part_of(its) and not layouts.is_layout(deployable.record)
         return None if waits else "being programmed"
-    if what and deployable.running.program_mode is None:
+    if what and deployable.record.program_mode is None:
         return f"not programmable, and not known to run {what}"
-    if lacks_program(group, deployable.running):
+    if lacks_program(group, deployable.record):
         return "not programmed yet"
     if why_not := _why_other_layout(group, deployable):
         return why_not
-    if not what and availability.does_await_report(deployable.running):
+    if not what and availability.does_await_report(deployable.record):
         return "not reported since a write of it failed"
     return None
 
@@ -120,19 +120,19 @@ def why_not_given(
     return Reason(UNAVAILABLE, f"{its} {why_not}.") if why_not else None
 
 
-def lacks_program(group: RequestGroup, running: models.Running) -> bool:
+def lacks_program(group: RequestGroup, record: models.ProgramRecord) -> bool:
     """Whether a deployable must be programmed, and the group does not say with what."""
-    return availability.does_run_nothing(running) and not group.names_program
+    return availability.does_run_nothing(record) and not group.names_program
 
 
-def serves(group: RequestGroup, running: models.Running) -> bool:
+def serves(group: RequestGroup, record: models.ProgramRecord) -> bool:
     """Whether what the group asks for runs, for certain."""
-    other = program.lacking(group, running) is not None
-    return not lacks_program(group, running) and not other and running.is_settled
+    other = program.lacking(group, record) is not None
+    return not lacks_program(group, record) and not other and record.is_settled
 
 
 def class_of(deployable: ProviderRow) -> str | None:
-    """The resource class of a deployable that is loaded with its attributes."""
+    """The resource class of a deployable."""
     keyed = (each.value for each in deployable.facts if each.key == base.RESOURCE_CLASS_KEY)
     return next(keyed, None)
 
@@ -143,15 +143,16 @@ def lock_if_serving(session: orm.Session, group: RequestGroup, deployable_uuid: 
     query = sa.select(row).where(row.uuid == deployable_uuid)
     query = query.options(orm.selectinload(row.attributes))
     found = session.scalar(query.with_for_update(read=True))
-    if found is None or not serves(group, found.running):
+    if found is None or not serves(group, found.record):
         return False
     has = trait_match.traits(found.facts)
-    return why_wrong_function(group, found.running, has) is None
+    return why_wrong_function(group, found.record, has) is None
 
 
 def _why_other_layout(group: RequestGroup, deployable: ProviderRow) -> str | None:
     """No layout is changed for a guest, who has been given one of its handles by then."""
-    what = program.lacking(group, deployable.running) if layouts.has(deployable.running) else None
+    record = deployable.record
+    what = program.lacking(group, record) if layouts.is_layout(record) else None
     return f"not known to have {what} as its layout" if what else None
 
 

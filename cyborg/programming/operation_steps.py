@@ -174,8 +174,8 @@ def _image(conf: cfg.ConfigOpts, known: OperationFacts) -> tuple[glance.Image | 
             operations.CONFLICT, "It has lost what it ran, and that is put back first."
         )
     what = program.of_operation(known.operation)
-    if layouts.has(known.deployable.running):
-        return None, what.is_run_by(known.deployable.running)
+    if layouts.is_layout(known.deployable.record):
+        return None, what.is_run_by(known.deployable.record)
     if not clients.configured(conf, "glance"):
         raise CannotProgram(
             operations.BROKEN, "There is no Glance: [glance] auth_type is not set for conductors."
@@ -201,7 +201,7 @@ def _image(conf: cfg.ConfigOpts, known: OperationFacts) -> tuple[glance.Image | 
     )
     if why_not:
         raise CannotProgram(operations.INVALID, f"Image {image.uuid} does not fit: {why_not}")
-    return image, program.is_run(image, what, known.deployable.running)
+    return image, program.is_run(image, what, known.deployable.record)
 
 
 @db.retry
@@ -218,9 +218,9 @@ def withdraw(item: work.Item, image: glance.Image | None) -> bool:
             raise CannotProgram(operations.BROKEN, locked_operation.GONE)
         if deployable.program_mode is None:
             raise CannotProgram(operations.INVALID, "Its driver does not program it any more.")
-        what, running = program.of_operation(operation), deployable.running
+        what, record = program.of_operation(operation), deployable.record
         runs_already = (
-            program.is_run(image, what, running) if image else what.is_run_by(running)
+            program.is_run(image, what, record) if image else what.is_run_by(record)
         )
         if runs_already and not locked.overwrites:
             if what.function_name is not None and deployable.function_name is None:
@@ -348,7 +348,7 @@ def begin_to_write(item: work.Item) -> bool:
         row = locked.deployable
         if row is not None:
             using_arqs.note_needs(locked.session, row, needs_write=True)
-        if row is not None and layouts.has(row.running):
+        if row is not None and layouts.is_layout(row.record):
             # What is shown may be forgotten now.
             locked_operation.forget_report(locked.session, row)
         return True
@@ -484,7 +484,7 @@ def _await_handles(locked: LockedOperation, shown: str | None) -> None:
     the operation looked at again.
     """
     row = locked.deployable
-    if row is None or row.missing or not layouts.has(row.running) or shown is None:
+    if row is None or row.missing or not layouts.is_layout(row.record) or shown is None:
         return
     asked = program.of_operation(locked.operation).function_id
     if program.same(shown, asked) and not program.same(shown, row.function_shown):

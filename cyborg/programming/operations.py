@@ -169,10 +169,10 @@ def have_programmed(item: work.Item, arq: models.Arq, deployable_uuid: str) -> b
         work.hold(session, item)
         if deployable is None:
             raise CannotRun(Reason(_NOT_READY, "The deployable is gone from its host."))
-        what = program.lacking(arq.request, deployable.running)
+        what = program.lacking(arq.request, deployable.record)
         if what is None:
             return True
-        if layouts.has(deployable.running):
+        if layouts.is_layout(deployable.record):
             raise CannotRun(Reason(_NOT_READY, f"It has another layout than {what}."))
         last = _last_for(session, deployable_uuid, arq)
         if last is not None and last.state == FAILED:
@@ -279,8 +279,8 @@ def request(
         return present
     made = _new(session, deployable, what, asked_by)
     made.consumer_uuid, made.pool_uuid = consumer_uuid, pool_uuid
-    running = deployable.running
-    runs, may_run = what.is_run_by(running), what.may_be_run_by(running)
+    record = deployable.record
+    runs, may_run = what.is_run_by(record), what.may_be_run_by(record)
     if runs:
         made.active, made.state, made.ended_ms = None, SUCCEEDED, made.asked_ms
         made.history = [_entry(made.asked_ms, f"The deployable runs {what} already.")]
@@ -298,7 +298,7 @@ def recover(session: orm.Session, deployable: models.Deployable) -> models.Opera
     If it is not known which image it was, any image of the same function is written.
     """
     what = program.Program(image_uuid=deployable.bitstream_id)
-    what = what or program.that_runs(deployable.running)
+    what = what or program.recorded(deployable.record)
     return _insert(session, _new(session, deployable, what, RECOVERY))
 
 
@@ -357,7 +357,7 @@ def _join(
     deployable: models.Deployable,
     what: program.Program,
 ) -> None:
-    its = _will_run(present, deployable.running)
+    its = _will_run(present, deployable.record)
     if its.agrees(what):
         return
     unknown = present.image is None and not its.contradicts(what)
@@ -404,10 +404,10 @@ def instances(operation: models.Operation) -> set[str]:
     return {instance for instance in asked if instance is not None}
 
 
-def _will_run(operation: models.Operation | None, running: models.Running) -> program.Program:
+def _will_run(operation: models.Operation | None, record: models.ProgramRecord) -> program.Program:
     """What a deployable will run after that operation, if any; what it has lost is restored."""
     if operation is None or operation.asked_by == RECOVERY:
-        return program.that_runs(running)
+        return program.recorded(record)
     return program.of_operation(operation)
 
 
@@ -418,13 +418,13 @@ def will_run(
 
     One whose operation is tried again is not among them: that may take any time.
     """
-    unsettled = {each.uuid: each for each in deployables if not each.running.is_settled}
+    unsettled = {each.uuid: each for each in deployables if not each.record.is_settled}
     if not unsettled:
         return {}
     query = sa.select(_MODEL).where(_MODEL.active.in_(unsettled))
     active = {found.active: found for found in session.scalars(query)}
     return {
-        uuid: _will_run(operation, each.running)
+        uuid: _will_run(operation, each.record)
         for uuid, each in unsettled.items()
         if (operation := active.get(uuid)) is None or operation.error is None
     }

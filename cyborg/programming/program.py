@@ -44,28 +44,28 @@ class Program:
         given = {name: value for name, value in asdict(self).items() if value}
         return " and ".join(_WORDS[name].format(value) for name, value in given.items())
 
-    def is_run_by(self, running: models.Running) -> bool:
+    def is_run_by(self, record: models.ProgramRecord) -> bool:
         """Whether it is known to run. By an image's name alone that is never known.
 
         The record of a deployable that its driver does not program any more may be outdated.
         """
-        unknown = not running.is_settled or running.program_mode is None
+        unknown = not record.is_settled or record.program_mode is None
         if unknown or self.image_name is not None or not self:
             return False
         function = self.function_id
         return (
-            self.image_uuid in {None, running.bitstream_id}
-            and (function is None or same(function, running.function_id))
-            and self.function_name in {None, running.function_name}
+            self.image_uuid in {None, record.bitstream_id}
+            and (function is None or same(function, record.function_id))
+            and self.function_name in {None, record.function_name}
         )
 
-    def may_be_run_by(self, running: models.Running) -> bool:
+    def may_be_run_by(self, record: models.ProgramRecord) -> bool:
         """Whether only Glance knows: it is asked for by a name that is not known here."""
-        named = self.image_name or (self.function_name and running.function_name is None)
+        named = self.image_name or (self.function_name and record.function_name is None)
         rest = replace(self, image_name=None, function_name=None)
-        known = not availability.is_blank(running)
-        fits = not rest or rest.is_run_by(running)
-        return bool(named and known) and fits and running.is_settled
+        known = not availability.is_blank(record)
+        fits = not rest or rest.is_run_by(record)
+        return bool(named and known) and fits and record.is_settled
 
     def is_part_of(self, other: Program) -> bool:
         """Whether the other one gives everything that this one gives, and perhaps more."""
@@ -101,10 +101,10 @@ def of_group(group: RequestGroup) -> Program:
     )
 
 
-def lacking(group: RequestGroup, running: models.Running) -> Program | None:
+def lacking(group: RequestGroup, record: models.ProgramRecord) -> Program | None:
     """The program that a group asks for and that is not known to run, or None."""
     what = of_group(group)
-    return what if what and not what.is_run_by(running) else None
+    return what if what and not what.is_run_by(record) else None
 
 
 def of_operation(operation: models.Operation, found: glance.Image | None = None) -> Program:
@@ -121,28 +121,28 @@ def of_operation(operation: models.Operation, found: glance.Image | None = None)
     )
 
 
-def that_runs(running: models.Running) -> Program:
+def recorded(record: models.ProgramRecord) -> Program:
     """The program that is recorded to run."""
     return Program(
-        image_uuid=running.bitstream_id,
-        image_name=(running.bitstream or {}).get("name"),
-        function_id=running.function_id,
-        function_name=running.function_name,
+        image_uuid=record.bitstream_id,
+        image_name=(record.bitstream or {}).get("name"),
+        function_id=record.function_id,
+        function_name=record.function_name,
     )
 
 
-def is_run(image: glance.Image, what: Program, running: models.Running) -> bool:
+def is_run(image: glance.Image, what: Program, record: models.ProgramRecord) -> bool:
     """What was asked for, which this image is, runs.
 
     A function's name that was not known until now may be recorded for it.
     """
     same = Program(image_uuid=image.uuid)
-    if not (what.image_uuid or what.image_name or same.is_run_by(running)):
+    if not (what.image_uuid or what.image_name or same.is_run_by(record)):
         same = Program(function_id=image.function_id)
-    name = running.function_name and what.function_name
+    name = record.function_name and what.function_name
     # Otherwise a bind that asks for the name would ask again and again.
     asked = replace(what, image_name=None, function_name=name)
-    return same.is_run_by(running) and (not asked or asked.is_run_by(running))
+    return same.is_run_by(record) and (not asked or asked.is_run_by(record))
 
 
 def function_trait(vendor: str, function_id: str) -> str:

@@ -80,7 +80,7 @@ def update(
     if row.is_settled:
         _update_settled(session, row, deployable, seen, returns=returns)
     else:
-        if being_written and layouts.has(row.running):
+        if being_written and layouts.is_layout(row.record):
             seen = {}
         states.store(session, row, row.program_state, **seen)
     states.set_trait(row)
@@ -113,13 +113,13 @@ def _update_settled(
 
 
 def _found(row: models.Deployable) -> ProgramEvent:
-    is_blank = availability.is_blank(row.running)
+    is_blank = availability.is_blank(row.record)
     return ProgramEvent.FOUND_BLANK if is_blank else ProgramEvent.FOUND_LOADED
 
 
 def is_kept_for_guests(row: models.Deployable) -> bool:
     """The record of a deployable that is not programmed any more is kept for a guest."""
-    return row.program_mode is None and not availability.is_blank(row.running)
+    return row.program_mode is None and not availability.is_blank(row.record)
 
 
 def _is_used(row: models.Deployable) -> bool:
@@ -129,7 +129,8 @@ def _is_used(row: models.Deployable) -> bool:
 
 
 def _need(row: models.Deployable, arqs: Sequence[models.Arq]) -> bool:
-    if row.bitstream_id is not None or (layouts.has(row.running) and row.function_id is not None):
+    has_layout = layouts.is_layout(row.record) and row.function_id is not None
+    if row.bitstream_id is not None or has_layout:
         # A handle is part of its layout, whatever its guest asked for.
         return bool(arqs)
     return row.function_id is not None and any(_asks_for(arq.request, row) for arq in arqs)

@@ -146,7 +146,7 @@ def change(
     """
     if event is ProgramEvent.UNWRITTEN and row.program_state not in TO_RESTORE:
         shows_it = row.function_shown is None or is_shown(row)
-        if not shows_it or availability.is_blank(row.running):
+        if not shows_it or availability.is_blank(row.record):
             event = ProgramEvent.UNWRITTEN_BLANK
     state = next_state(row.program_state, event)
     if state == BLANK != row.program_state:

@@ -102,7 +102,7 @@ def _keeping(
     return [
         arq
         for arq in _users(session, deployable.id)
-        if not _waits_for(arq, what) or program.lacking(arq.request, deployable.running) is None
+        if not _waits_for(arq, what) or program.lacking(arq.request, deployable.record) is None
     ]
 
 

@@ -139,7 +139,7 @@ def _read(deployable_uuid: str, what: program.Program) -> tuple[str, set[str]] |
         found = session.scalar(sa.select(row).where(row.uuid == deployable_uuid))
         if found is None or found.program_mode is None or not found.is_settled:
             return None
-        if what.is_run_by(found.running) or what.may_be_run_by(found.running):
+        if what.is_run_by(found.record) or what.may_be_run_by(found.record):
             return None
         if operations.active_on(session, deployable_uuid) is not None:
             return None

@@ -98,9 +98,9 @@ def blank() -> sa.ColumnElement[bool]:
     return sa.and_(_DEPLOYABLE.bitstream_id.is_(None), _DEPLOYABLE.function_id.is_(None))
 
 
-def is_blank(running: models.Running) -> bool:
+def is_blank(record: models.ProgramRecord) -> bool:
     """:func:`blank` for a row."""
-    return running.bitstream_id is None and running.function_id is None
+    return record.bitstream_id is None and record.function_id is None
 
 
 def runs_nothing() -> sa.ColumnElement[bool]:
@@ -109,9 +109,9 @@ def runs_nothing() -> sa.ColumnElement[bool]:
     return sa.and_(mode.in_(program_modes.FOR_ALL_HANDLES), blank())
 
 
-def does_run_nothing(running: models.Running) -> bool:
+def does_run_nothing(record: models.ProgramRecord) -> bool:
     """:func:`runs_nothing` for a row."""
-    return running.program_mode in program_modes.FOR_ALL_HANDLES and is_blank(running)
+    return record.program_mode in program_modes.FOR_ALL_HANDLES and is_blank(record)
 
 
 def awaits_report() -> sa.ColumnElement[bool]:
@@ -120,10 +120,10 @@ def awaits_report() -> sa.ColumnElement[bool]:
     return sa.and_(_DEPLOYABLE.program_state == models.BLANK, sa.func.coalesce(left, False))
 
 
-def does_await_report(running: models.Running) -> bool:
+def does_await_report(record: models.ProgramRecord) -> bool:
     """:func:`awaits_report` for a row."""
-    left = running.function_shown == models.LEFT_OVER
-    return left and running.program_state == models.BLANK
+    left = record.function_shown == models.LEFT_OVER
+    return left and record.program_state == models.BLANK
 
 
 def awaits_cleaning() -> sa.ColumnElement[bool]:

@@ -66,7 +66,7 @@ def test_what_runs_nothing() -> None:
         with db.reader() as session:
             query = sa.select(models.Deployable, availability.runs_nothing())
             row, runs_nothing = session.execute(query).one()
-        assert availability.does_run_nothing(row.running) == bool(runs_nothing)
+        assert availability.does_run_nothing(row.record) == bool(runs_nothing)
         for_all = mode in program_modes.FOR_ALL_HANDLES
         assert bool(runs_nothing) == (for_all and not image and not function)
 

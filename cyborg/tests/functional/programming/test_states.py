@@ -64,7 +64,7 @@ def test_a_change_is_stored(row: models.Deployable, before: str) -> None:
         settled = after in models.SETTLED
         assert found.is_settled is is_settled_in_sql() is settled
         # Really, nothing is recorded of what was blank before.
-        is_blank = availability.is_blank(found.running)
+        is_blank = availability.is_blank(found.record)
         assert is_blank == (before != models.BLANK and after == models.BLANK)
 
 
