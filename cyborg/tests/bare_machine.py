@@ -48,6 +48,7 @@ python3 -m venv /opt/cyborg
 /opt/cyborg/bin/pip wheel --no-deps --wheel-dir /opt/project .
 /opt/cyborg/bin/pip install /opt/project/*.whl
 /opt/cyborg/bin/pip uninstall --yes openstack-cyborg
+rm /opt/cyborg/bin/python* /opt/cyborg/pyvenv.cfg
 """
 
 _BLOCK = re.compile(r"^\.\. code-block:: bash\n\n((?:   .*\n|\n)+)", re.MULTILINE)
@@ -68,6 +69,7 @@ def sections(page: str) -> dict[str, list[str]]:
 def required(folder: pathlib.Path) -> pathlib.Path:
     """What ``/opt/cyborg`` has where all is installed that the project requires, and no more.
 
+    It is no environment: whoever follows a page makes that.
     To install that takes most of the time of an installation: the machines of a run share one.
     """
     made, new = folder / "required", folder / "required.new"

@@ -165,6 +165,14 @@ def test_a_card_has_slices_of_two_sizes(start_layouts: StartLayouts) -> None:
     assert mig.offered(large) == {"CUSTOM_MIG_3G_40GB": 1}
     assert f"mig -cgi 3g.40gb,{','.join(['1g.10gb'] * 4)} -C -i {card}" in noted.read_text()
 
+    # A tool that refuses leaves the slices.
+    for refuses in (REFUSES, "#!/bin/sh\necho Insufficient Permissions\nexit 4\n"):
+        tool.write_text(refuses)
+        assert "Insufficient Permissions" in mig.give_in_vain(card, "7x1g.10gb")
+        assert mig.layout(card) == MIXED
+    tool.write_text(TOOL)
+    mig.site.hurry(lambda: mig.offered(small) == {"CUSTOM_MIG_1G_10GB": 4})
+
     allocation = allocate(mig, small, "CUSTOM_MIG_1G_10GB")
     (given,) = allocation["accelerators"]
     instances = {"gpu_instance": "2", "compute_instance": "0"}
@@ -193,13 +201,6 @@ def test_a_card_has_slices_of_two_sizes(start_layouts: StartLayouts) -> None:
     give_back(mig)
     assert mig.offered(small) == {"CUSTOM_MIG_1G_10GB": 4}
     free(mig, allocation)
-
-    # A tool that refuses leaves the slices.
-    tool.write_text(REFUSES)
-    assert "Insufficient Permissions" in mig.give_in_vain(card, "7x1g.10gb")
-    give_back(mig)
-    assert mig.offered(small) == {"CUSTOM_MIG_1G_10GB": 4}
-    tool.write_text(TOOL)
 
     mig.give(card, "7x1g.10gb")
     assert mig.offered(small) == {"CUSTOM_MIG_1G_10GB": 7}

@@ -287,8 +287,9 @@ def test_what_makes_no_sense_is_refused(runtime: Runtime) -> None:
 
 
 def test_versions_and_status(runtime: Runtime, tmp_path: pathlib.Path) -> None:
-    # As a runtime starts it.
-    command, asked = [sys.executable, "-m", "cyborg.cmd.cni"], '{"cniVersion": "1.1.0"}'
+    # As a runtime starts it. No file is read for that.
+    command = [sys.executable, "-m", "cyborg.cmd.cni"]
+    asked = '{"cniVersion": "1.1.0", "configFile": "/nonesuch"}'
     own = {"CNI_COMMAND": "VERSION", "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     answer = json.loads(subprocess.check_output(command, env=own, input=asked, text=True))
     assert answer == {"cniVersion": "1.1.0", "supportedVersions": ["0.4.0", "1.0.0", "1.1.0"]}

@@ -124,7 +124,8 @@ def test_a_guest_does_not_change_its_own_function(dynamic: Card) -> None:
         assert dynamic.runs()["function_id"] == (AES if bound == one else ZIP)
 
 
-def test_another_conductor_takes_over(dynamic: Card) -> None:
+def test_another_conductor_takes_over(dynamic: Card, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     site = dynamic.site
     site.hang("program")
     operation = dynamic.program(image_uuid=dynamic.image(AES)).json()["uuid"]
@@ -135,6 +136,7 @@ def test_another_conductor_takes_over(dynamic: Card) -> None:
 
     assert dynamic.ended(operation)["state"] == "succeeded"
     assert dynamic.runs()["function_id"] == AES
+    assert caplog.text.count("Fake program of") == 1
     assert consistency.violations() == []
 
 

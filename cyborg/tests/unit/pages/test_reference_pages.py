@@ -96,7 +96,7 @@ def test_every_option_that_a_help_or_a_page_names_is_in_that_group(conf: cfg.Con
         for option in options
     }
     for page in sorted(FOLDER.parent.rglob("*.rst")):
-        texts[page.name] = page.read_text()
+        texts[str(page.relative_to(FOLDER.parent))] = page.read_text()
     named, wrong = 0, set()
     for place, text in texts.items():
         words = " ".join(str(text).split())
