@@ -41,6 +41,8 @@ from cyborg.rpc import client, faults, payloads, server, signers, signing
 from cyborg.tests import boots, engine, full_payloads, hosts, messages, next_release, servers
 from cyborg.tests.standalone_site import wait_for
 
+pytestmark = pytest.mark.slow
+
 #: What every database of a release has at least.
 FIRST = "18.0.0"
 #: How often an upgrade is killed; a long run has more.

@@ -11,6 +11,8 @@ from cyborg.tests.asks import REQUESTS
 from cyborg.tests.personas import PERSONAS, PROJECTS
 from cyborg.tests.scene import Scene
 
+pytestmark = pytest.mark.slow
+
 #: What comes of each request. Its first word is the rule, without "cyborg:". The columns are
 #: :data:`personas.PERSONAS`: "=" has that role without the roles it implies, "other" is a member of
 #: another project.
