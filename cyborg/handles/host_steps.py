@@ -30,7 +30,7 @@ from cyborg.db import models
 from cyborg.drivers import base, identity
 from cyborg.handles import overwriting, release
 from cyborg.notifications import notices
-from cyborg.programming import matching, operations, trait_match
+from cyborg.programming import matching, operations
 from cyborg.states import allocation_states, arq_states, handle_states
 
 LOG = logging.getLogger(__name__)
@@ -207,8 +207,8 @@ def _prepare(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:
     if not deployable.is_settled or not programmed:
         _await_programming(conf, item, known)
         return
-    traits = trait_match.traits(deployable.facts)
-    if why_not := matching.why_not_usable(known.arq.request, deployable.record, traits):
+    why_not = matching.why_not_usable(known.arq.request, deployable.record, deployable.facts)
+    if why_not:
         _fail(item, known, why_not)
         return
     if known.handle.missing:
@@ -259,20 +259,16 @@ def _prepare_again(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> 
         key = _ask_host(conf, known)
     except (rpc.HostStepFailed, rpc.HostUnreachable) as exc:
         raise work.TryLater(f"The host cannot prepare the handle of a guest again: {exc}") from exc
-    _prepared_again(item, known, key)
+    _have_read_again(known.host)
+    if key is not None:
+        _keep_key(item, known, key)
 
 
 @db.retry
-def _prepared_again(item: work.Item, known: _StepFacts, key: str | None) -> None:
-    """Have the host's next report read, and keep the secret that the guest's handle has now.
-
-    A host that has lost a secret has made another.
-    """
+def _have_read_again(host: str) -> None:
+    """:func:`_forget_report`, in a transaction that locks nothing else."""
     with db.writer() as session:
-        _forget_report(session, known.host)
-        work.hold(session, item)
-        if key is not None:
-            arq_states.keep_key(session, key, *_has_it(known))
+        _forget_report(session, host)
 
 
 def _forget_report(session: orm.Session, host: str) -> None:
@@ -282,6 +278,13 @@ def _forget_report(session: orm.Session, host: str) -> None:
     and work, as by whoever applies a report.
     """
     db.update(session, models.Host, models.Host.name == host, report_digest=None)
+
+
+@db.retry
+def _keep_key(item: work.Item, known: _StepFacts, key: str) -> None:
+    """Keep the secret that a guest's handle has now: a host that has lost it has made another."""
+    with _holding(item, known) as (session, ours):
+        arq_states.keep_key(session, key, *ours)
 
 
 def _await_programming(conf: cfg.ConfigOpts, item: work.Item, known: _StepFacts) -> None:

@@ -55,24 +55,25 @@ def why_no_match_when_bound(group: RequestGroup, deployable: ProviderRow) -> str
 
 
 def why_not_usable(
-    group: RequestGroup, record: models.ProgramRecord, traits: Collection[str]
+    group: RequestGroup, record: models.ProgramRecord, facts: Collection[models.Fact]
 ) -> Reason | None:
     """Why a handle cannot be prepared: what its deployable runs is not enough."""
     if lacks_program(group, record):
         return Reason(NOT_READY, "The deployable has lost its program.")
-    why_not = why_wrong_function(group, record, traits)
+    why_not = why_wrong_function(group, record, facts)
     what = "The deployable does not fit as it is now"
     return Reason.of(NOT_READY, what, f"{why_not}.") if why_not else None
 
 
 def why_wrong_function(
-    group: RequestGroup, record: models.ProgramRecord, traits: Collection[str]
+    group: RequestGroup, record: models.ProgramRecord, facts: Collection[models.Fact]
 ) -> str | None:
     """Why a programmed deployable lacks the function's trait that the group requires."""
     if record.program_mode is None or not serves(group, record):
         return None
     asked = {name: how for name, how in group.traits.items() if program.is_function_trait(name)}
-    return trait_match.why_other_traits(asked, traits, traits)
+    has = trait_match.traits(facts)
+    return trait_match.why_other_traits(asked, has, has)
 
 
 def why_not_now(
@@ -145,8 +146,7 @@ def lock_if_serving(session: orm.Session, group: RequestGroup, deployable_uuid: 
     found = session.scalar(query.with_for_update(read=True))
     if found is None or not serves(group, found.record):
         return False
-    has = trait_match.traits(found.facts)
-    return why_wrong_function(group, found.record, has) is None
+    return why_wrong_function(group, found.record, found.facts) is None
 
 
 def _why_other_layout(group: RequestGroup, deployable: ProviderRow) -> str | None:
