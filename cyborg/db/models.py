@@ -243,7 +243,7 @@ class ResourceProvider(Base):
 
 
 class Fact(NamedTuple):
-    """What is judged of an :class:`Attribute`."""
+    """The part of an :class:`Attribute` that rules judge."""
 
     key: str
     value: str
@@ -251,7 +251,7 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProgramRecord:
-    """What is recorded of a deployable's program, in columns of these names.
+    """A deployable's program as it is recorded, in columns of these names.
 
     Where another deployable's layout has made it, a query may put the state of that one here.
     """
@@ -344,12 +344,12 @@ class Deployable(Base):
 
     @property
     def record(self) -> ProgramRecord:
-        """The record of its program as it is now."""
+        """The record of the program as it is now."""
         return ProgramRecord(*(getattr(self, name) for name in ProgramRecord.__slots__))
 
     @property
     def facts(self) -> list[Fact]:
-        """Its attributes, which are loaded."""
+        """The attributes, which must be loaded, as rules judge them."""
         return [Fact(each.key, each.value) for each in self.attributes]
 
     @hybrid.hybrid_property

@@ -274,8 +274,8 @@ def _have_read_again(host: str) -> None:
 def _forget_report(session: orm.Session, host: str) -> None:
     """Have the host's next report read even if it is the same as the one before the step.
 
-    So it is after a reboot: no handle is prepared any more. The host is locked before deployables
-    and work, as by whoever applies a report.
+    A host that was rebooted has no prepared handle, and says the same as after the reboot before.
+    The host is locked before deployables and work, as by whoever applies a report.
     """
     db.update(session, models.Host, models.Host.name == host, report_digest=None)
 

@@ -132,7 +132,7 @@ def recorded(record: models.ProgramRecord) -> Program:
 
 
 def is_run(image: glance.Image, what: Program, record: models.ProgramRecord) -> bool:
-    """What was asked for, which this image is, runs.
+    """Return true if the program that was asked for, of which this is the image, runs.
 
     A function's name that was not known until now may be recorded for it.
     """

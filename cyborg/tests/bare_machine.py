@@ -42,7 +42,7 @@ echo ready
 exec sleep infinity
 """
 
-#: What the project's wheel requires, without the project.
+#: Commands that install the libraries of the project, without the project.
 _REQUIRED = """
 python3 -m venv /opt/cyborg
 /opt/cyborg/bin/pip wheel --no-deps --wheel-dir /opt/project .
@@ -67,7 +67,7 @@ def sections(page: str) -> dict[str, list[str]]:
 
 
 def required(folder: pathlib.Path) -> pathlib.Path:
-    """What ``/opt/cyborg`` has where all is installed that the project requires, and no more.
+    """The folder ``/opt/cyborg`` with the libraries that the project requires, and no more.
 
     It is no environment: whoever follows a page makes that.
     To install that takes most of the time of an installation: the machines of a run share one.

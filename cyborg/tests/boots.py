@@ -50,7 +50,7 @@ def bind(ctx: context.RequestContext, uuids: Sequence[str], instance: str, **cha
 
 
 def patch(uuids: Iterable[str], instance: str, **changes: str) -> dict[str, Any]:
-    """The same as the body of a request; a change may be another field, such as the project."""
+    """The body of a PATCH that binds ARQs; a change may be a field more, such as the project."""
     where = {"hostname": "host-1.example", "device_rp_uuid": RP, "instance_uuid": instance}
     fields = (where | changes).items()
     ops = [{"op": "add", "path": f"/{name}", "value": value} for name, value in fields]
@@ -73,7 +73,7 @@ def boot(
     group: object = None,
     **changes: str,
 ) -> str:
-    """The same, and do what a conductor has to do for that."""
+    """Ask for binds as :func:`ask` does, and do what a conductor has to do for them."""
     instance = ask(ctx, count, group, **changes)
     engine.drain(conf)
     return instance

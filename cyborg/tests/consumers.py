@@ -37,7 +37,7 @@ def as_member(
 
 
 def refusal(site: Site, body: object, status: int = 409) -> str:
-    """What an administrator is told who is refused an allocation."""
+    """The sentence for an administrator who is refused an allocation."""
     answer = ask(site, "POST", "", body)
     assert answer.status_code == status, answer.text
     return answer.text

@@ -62,7 +62,7 @@ def shown() -> dict[str, dict[str, float]]:
 
 
 def after_passes(text: str, *broken: str) -> list[dict[str, dict[str, float]]]:
-    """What is shown after a pass, and after one more when these files hold no number."""
+    """The readings after a pass, and after one more when these files hold no number."""
     _loaded, looking = an_agent(text, DRIVERS)
     seen = []
     for files in ((), broken):
@@ -99,7 +99,7 @@ def test_what_sensors_show_is_shown_as_long_as_they_do(simulate: Any) -> None:
 
 
 def after_a_failure(text: str) -> list[dict[str, dict[str, float]]]:
-    """What is shown after a pass, and after one in which the driver fails."""
+    """The readings after a pass, and after one in which the driver fails."""
     loaded, looking = an_agent(text, ["amd_gpu_driver"])
     looking.run()
     seen = [shown()]
@@ -195,7 +195,7 @@ def test_a_sensor_that_nvml_refuses_costs_no_other(simulate, nvml):
     divided = simulated.card("divided")
     refused = {"temperature": "Insufficient Permissions", "used": "Insufficient Permissions"}
     show = {divided: {**refused, "milliwatts": 305500, "uncorrected": 3}}
-    # What the library says while it is loaded is no reading.
+    # A warning that the library prints while it is loaded is no reading.
     warning = {"warns": "FutureWarning: another package\n", divided: {"temperature": 61}}
 
     _, (readings, healths, error), (later, _, no_error) = simulated.call(

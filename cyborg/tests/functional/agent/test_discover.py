@@ -347,7 +347,7 @@ def test_an_agent_without_a_broker_says_so_and_ends(configured):
     assert "Configuration files read: " in done.stderr
 
 
-#: What nova.conf lists, and which functions are then given out twice.
+#: Entries of nova.conf, and the functions that are then given out twice.
 LISTED: list[tuple[list[dict[str, str]], list[str]]] = [
     ([{"vendor_id": "10de", "product_id": "1eb8", "managed": "yes"}], ["0000:09:00.0"]),
     # All parts of a card are listed with it; and who gives out the card gives out its parts.

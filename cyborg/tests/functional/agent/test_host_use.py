@@ -56,7 +56,7 @@ def answers(question: str = "use") -> dict[str, str]:
 
 
 def answers_with_broken_links(root: str) -> list[tuple[str, dict[str, str]]]:
-    """The same while a link is broken, in each way: where it leads, with the answers."""
+    """Each way in which a link is broken: where it leads, with the answers meanwhile."""
     said = []
     places = [pathlib.Path(root, "sys", folder) for folder in FOLDERS]
     for link in sorted(link for place in places if place.is_dir() for link in place.iterdir()):
